@@ -41,12 +41,11 @@ func (s *Tasks) abortLocked(o *Op, why AbortReason, w *Wait, set *Aborts) {
 		s.startLocked(o)
 		set.dead = append(set.dead, o)
 	case Queued:
-		s.queue.remove(o)
-		s.turns.end(o.takeTurn(), s.turns.round)
+		s.pool.dropLocked(o)
 		o.to(Running)
 		set.dead = append(set.dead, o)
 	case Throttled:
-		s.unthrottleLocked(o)
+		s.limit.dropLocked(o)
 		o.to(Running)
 		set.dead = append(set.dead, o)
 	case Blocked:

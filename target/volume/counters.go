@@ -119,7 +119,7 @@ type Stats struct {
 func (v *Volume) Stats() Stats {
 	c := &v.Counters
 	v.mu.Lock()
-	workers := v.workers
+	workers := v.pool.n
 	v.mu.Unlock()
 	s := Stats{
 		Reads: c.Reads.Load(), Writes: c.Writes.Load(), ReadBytes: c.ReadBytes.Load(), WriteBytes: c.WriteBytes.Load(),

@@ -18,7 +18,7 @@ func (s *Tasks) grantLocked() {
 		if !o.hold.granted && !s.rangeBusyLocked(o, s.exclusives[:i]) {
 			o.hold.granted = true
 			o.stopTimer()
-			s.enqueueLocked(o)
+			s.pool.enqueueLocked(o)
 		}
 	}
 }

@@ -119,12 +119,8 @@ func (v *Volume) shut() {
 	}
 	v.endTrace()
 	v.mu.Lock()
-	v.closed = true
 	v.limit.stop()
-	v.work.Broadcast()
-	for v.workers > 0 {
-		v.work.Wait()
-	}
+	v.pool.closeLocked()
 	v.mu.Unlock()
 	if v.Gates()&Closed != 0 { // Deactivate has done the rest
 		return

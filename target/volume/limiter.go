@@ -21,6 +21,7 @@ type QoS struct {
 // turns go round the clients, so that one initiator with a deep queue does not
 // shut out another with a shallow one. All of it is guarded by Tasks.mu.
 type limiter struct {
+	pool  *pool       // where commands go whose turn has come
 	on    atomic.Bool // written under Tasks.mu, read without
 	qos   QoS
 	ops   float64 // tokens; may be negative after a large command
@@ -89,7 +90,7 @@ func (s *Tasks) SetQoS(q QoS) {
 	s.limit.init(q)
 	if len(s.limit.rings) > 0 {
 		s.limit.stop()
-		s.releaseThrottledLocked()
+		s.limit.releaseLocked()
 	}
 }
 
@@ -144,13 +145,12 @@ func (s *Tasks) Throttle(o *Op) bool {
 		return false
 	}
 	o.to(Throttled)
-	s.waitTurnLocked(o)
+	l.waitTurnLocked(o)
 	return true
 }
 
 // waitTurnLocked puts o behind its client's others that wait.
-func (s *Tasks) waitTurnLocked(o *Op) {
-	l := &s.limit
+func (l *limiter) waitTurnLocked(o *Op) {
 	l.countLocked(1)
 	var r *waitRing
 	for _, x := range l.rings {
@@ -163,7 +163,7 @@ func (s *Tasks) waitTurnLocked(o *Op) {
 		l.rings = append(l.rings, r)
 	}
 	r.push(o)
-	s.armLimitLocked()
+	l.armLocked()
 }
 
 // await is Throttle for a piece of a copy that moves n bytes, which waits on its own
@@ -181,7 +181,7 @@ func (s *Tasks) await(c *Copy, n int64) bool {
 		s.mu.Unlock()
 		return true
 	}
-	s.waitTurnLocked(o)
+	s.limit.waitTurnLocked(o)
 	s.mu.Unlock()
 	select {
 	case <-o.turn:
@@ -190,25 +190,25 @@ func (s *Tasks) await(c *Copy, n int64) bool {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.unthrottleLocked(o)
+	s.limit.dropLocked(o)
 	return false
 }
 
-func (s *Tasks) armLimitLocked() {
-	if s.limit.timer != nil {
+// armLocked sees to it that releaseLocked is called when the next turn comes.
+func (l *limiter) armLocked() {
+	if l.timer != nil {
 		return
 	}
-	s.limit.timer = time.AfterFunc(s.limit.delay(), func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.limit.timer = nil
-		s.releaseThrottledLocked()
+	l.timer = time.AfterFunc(l.delay(), func() {
+		l.pool.mu.Lock()
+		defer l.pool.mu.Unlock()
+		l.timer = nil
+		l.releaseLocked()
 	})
 }
 
-// releaseThrottledLocked lets the commands go whose turn has come.
-func (s *Tasks) releaseThrottledLocked() {
-	l := &s.limit
+// releaseLocked lets the commands go whose turn has come.
+func (l *limiter) releaseLocked() {
 	l.refill(time.Now())
 	for len(l.rings) > 0 && l.ready() {
 		r := l.rings[0]
@@ -222,17 +222,16 @@ func (s *Tasks) releaseThrottledLocked() {
 		if o.turn != nil {
 			close(o.turn)
 		} else {
-			s.enqueueLocked(o)
+			l.pool.enqueueLocked(o)
 		}
 	}
 	if len(l.rings) > 0 {
-		s.armLimitLocked()
+		l.armLocked()
 	}
 }
 
-// unthrottleLocked takes an aborted command out of its ring.
-func (s *Tasks) unthrottleLocked(o *Op) {
-	l := &s.limit
+// dropLocked takes an aborted command out of its ring.
+func (l *limiter) dropLocked(o *Op) {
 	for i, r := range l.rings {
 		if !r.remove(o) {
 			continue

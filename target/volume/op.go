@@ -32,7 +32,7 @@ type Op struct {
 	state   State
 	node    list.Node[Op] // in the task set
 	qnext   *Op           // dormant, worker or throttle queue
-	inTurn  bool          // the worker queue has it as one of Tasks.turns
+	inTurn  bool          // the worker queue has it as one of pool.turns
 	waits   []*Wait
 	timer   *time.Timer   // bounds a Blocked op
 	copying *Copy         // what the command does

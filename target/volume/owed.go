@@ -44,14 +44,14 @@ func (w *owed) pay() {
 
 // mayOweLocked reports whether the worker that owes w may go on with the next command
 // before it pays. now is when its last step ended, which took so long. Preconditions:
-// s.mu is held.
-func (s *Tasks) mayOweLocked(w *owed, now time.Time, took time.Duration) bool {
+// p.mu is held.
+func (p *pool) mayOweLocked(w *owed, now time.Time, took time.Duration) bool {
 	if took >= stepShort {
-		s.short = 0
+		p.short = 0
 		return false
 	}
-	s.short = min(s.short+1, stepsSure)
-	next := s.queue.head
-	return s.short == stepsSure && next != nil && next.hold.kind == HoldWrite && s.workers <= s.maxWorkers &&
+	p.short = min(p.short+1, stepsSure)
+	next := p.queue.head
+	return p.short == stepsSure && next != nil && next.hold.kind == HoldWrite && p.n <= p.most &&
 		w.n < owedMost && now.Sub(w.since) < owedLong
 }

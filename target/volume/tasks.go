@@ -17,7 +17,7 @@ import (
 // commands, no block range held exclusively) costs a few compares.
 //
 // One lock guards the set, the ranges that its commands hold (ranges.go), the rate limit
-// (limiter.go) and the queue of the workers (workers.go), because a command goes from
+// (limiter.go) and the workers with their queue (workers.go), because a command goes from
 // one of them to the next.
 type Tasks struct {
 	tracing
@@ -33,17 +33,8 @@ type Tasks struct {
 	copying    map[*Copy][]*Wait // the copies that touch the volume, and who waits for the end of each
 	announced  uint64            // exclusives and claims so far
 	limit      limiter
-
-	work        sync.Cond // on mu: the worker queue has grown, a worker has ended, closed
-	queue       opQueue   // what waits for a worker
-	workers     int
-	maxWorkers  int
-	idleWorkers int
-	wakeups     int
-	short       int // steps of workers in a row that were short, see owed.go
-	turns       turns
-	closed      bool
-	frozen      *freeze // no command begins; nil: they do
+	pool       pool    // what waits for storage, and who runs it
+	frozen     *freeze // no command begins; nil: they do
 }
 
 // Admit puts o into the task set and reports whether it may run now, on the caller's
@@ -137,7 +128,7 @@ func (s *Tasks) wakeLocked() {
 		}
 		s.dormant.removeBehind(prev, o)
 		s.startLocked(o)
-		s.enqueueLocked(o)
+		s.pool.enqueueLocked(o)
 		o = next
 	}
 }
@@ -161,9 +152,6 @@ func (s *Tasks) Leave(o *Op) (AbortReason, Waits) {
 	}
 	if s.dormant.head != nil {
 		s.wakeLocked()
-	}
-	if s.set.Empty() && s.closed {
-		s.work.Broadcast()
 	}
 	waits := o.waits
 	o.waits, o.copying = nil, nil

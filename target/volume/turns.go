@@ -10,7 +10,7 @@ import "time"
 // one waits for storage or for a range, everything that is queued gets its worker after all.
 const stuckAfter = time.Millisecond
 
-// turns are the writes of the worker queue that go in turn. The zero value is ready; Tasks.mu
+// turns are the writes of the worker queue that go in turn. The zero value is ready; pool.mu
 // guards it.
 type turns struct {
 	n       int         // those that are queued or made, without those that were stuck

@@ -102,8 +102,8 @@ func TestWritesInTurn(t *testing.T) {
 					t.Errorf("all were over after %v, want %v", took, tc.others)
 				}
 				b.v.mu.Lock()
-				if b.v.turns.n != 0 {
-					t.Errorf("%d writes are still counted", b.v.turns.n)
+				if b.v.pool.turns.n != 0 {
+					t.Errorf("%d writes are still counted", b.v.pool.turns.n)
 				}
 				b.v.mu.Unlock()
 			})

@@ -90,8 +90,8 @@ func newVolume(cfg Config, id Identity, keeps bool) (*Volume, error) {
 	v := &Volume{cfg: cfg, id: id}
 	v.medium.dev = cfg.Device
 	v.fault = cfg.Fault
-	v.work.L = &v.mu
-	v.maxWorkers = cfg.Workers
+	v.pool.init(&v.mu, cfg.Workers)
+	v.limit.pool = &v.pool
 	v.opened = make(chan struct{})
 	v.places.all.Store(new([]*Place))
 	v.Rewriter.vol, v.Journal.vol = v, v

@@ -1,17 +1,36 @@
 package volume
 
-import "time"
+import (
+	"sync"
+	"time"
+)
 
-// Workers run what may wait for storage. They are started on demand, at most
-// Config.Workers of them for a volume, and all but two end when there is
-// nothing to do. The queue is bounded by the sessions' command windows.
+// pool is the workers of a volume, which run what may wait for storage, and the queue of what
+// waits for one. They are started on demand, at most Config.Workers of them, and all but
+// keepIdleWorkers end when there is nothing to do. The queue is bounded by the sessions'
+// command windows. It is used under the lock of the task set that it is a part of.
+type pool struct {
+	mu     *sync.Mutex // of the Tasks; guards everything below
+	work   sync.Cond   // on mu: the queue has grown, a worker has ended, closed
+	queue  opQueue
+	n      int // workers
+	most   int // that there may be
+	idle   int // of n: those that wait on work
+	woken  int // of idle: those that have been signalled, and have not looked at the queue yet
+	short  int // steps in a row that were short, see owed.go
+	turns  turns
+	closed bool // idle workers end
+}
 
 const keepIdleWorkers = 2
+
+// init makes it one of at most so many workers under the lock mu.
+func (p *pool) init(mu *sync.Mutex, most int) { p.mu, p.work.L, p.most = mu, mu, most }
 
 // ToWorker hands o, which runs, to a worker, which calls its Step.
 func (s *Tasks) ToWorker(o *Op) {
 	s.mu.Lock()
-	s.enqueueLocked(o)
+	s.pool.enqueueLocked(o)
 	s.mu.Unlock()
 }
 
@@ -21,68 +40,7 @@ func (v *Volume) ToWriter(o *Op) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	o.inTurn = inTurn
-	v.enqueueLocked(o)
-}
-
-// enqueueLocked puts o behind the worker queue. Preconditions: s.mu is held.
-func (s *Tasks) enqueueLocked(o *Op) {
-	o.to(Queued)
-	s.queue.push(o)
-	if o.inTurn {
-		s.turns.n++
-		if s.turns.n > 1 && s.short == stepsSure {
-			watch(s)
-			return // who makes the one before takes it next
-		}
-	}
-	s.hireLocked()
-}
-
-// hireLocked has one more worker look at the queue, if there may be one. Preconditions:
-// s.mu is held.
-func (s *Tasks) hireLocked() {
-	switch {
-	case s.idleWorkers > s.wakeups:
-		s.wakeups++
-		s.work.Signal()
-	case s.workers < s.maxWorkers:
-		s.workers++
-		go s.worker()
-	}
-}
-
-// watch has a look at the queue of s taken after a while. Preconditions: s.mu is held.
-func watch(s *Tasks) {
-	w := &s.turns
-	if w.watched {
-		return
-	}
-	w.watched, w.seen = true, w.popped
-	if w.watch == nil {
-		w.watch = time.AfterFunc(stuckAfter, func() { unstick(s) })
-	} else {
-		w.watch.Reset(stuckAfter)
-	}
-}
-
-// unstick has workers come for the queue if it does not move.
-func unstick(s *Tasks) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.turns.watched = false
-	switch {
-	case s.queue.head == nil:
-	case s.turns.popped != s.turns.seen:
-		watch(s)
-	default:
-		s.short = 0
-		s.turns.n = 0 // nobody waits for those that are being made any more
-		s.turns.round++
-		for o := s.queue.head; o != nil; o = o.qnext {
-			o.inTurn = false
-			s.hireLocked()
-		}
-	}
+	v.pool.enqueueLocked(o)
 }
 
 // SetWorkers changes how many goroutines may wait for the volume, at least one. What
@@ -90,45 +48,126 @@ func unstick(s *Tasks) {
 func (s *Tasks) SetWorkers(n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.maxWorkers = max(n, 1)
-	for o := s.queue.head; o != nil && s.workers < s.maxWorkers; o = o.qnext {
-		s.workers++
-		go s.worker()
+	p := &s.pool
+	p.most = max(n, 1)
+	for o := p.queue.head; o != nil && p.n < p.most; o = o.qnext {
+		p.startLocked()
 	}
 }
 
-// endWorkerLocked takes the calling worker, which holds s.mu, out of the pool.
-func (s *Tasks) endWorkerLocked() {
-	s.workers--
-	s.work.Broadcast()
-	s.mu.Unlock()
+// enqueueLocked puts o behind the others that wait for a worker.
+func (p *pool) enqueueLocked(o *Op) {
+	o.to(Queued)
+	p.queue.push(o)
+	if o.inTurn {
+		p.turns.n++
+		if p.turns.n > 1 && p.short == stepsSure {
+			p.watchLocked()
+			return // who makes the one before takes it next
+		}
+	}
+	p.hireLocked()
+}
+
+// dropLocked takes an aborted command out of the queue.
+func (p *pool) dropLocked(o *Op) {
+	p.queue.remove(o)
+	p.turns.end(o.takeTurn(), p.turns.round)
+}
+
+// hireLocked has one more worker look at the queue, if there may be one.
+func (p *pool) hireLocked() {
+	switch {
+	case p.idle > p.woken:
+		p.woken++
+		p.work.Signal()
+	case p.n < p.most:
+		p.startLocked()
+	}
+}
+
+// startLocked starts a worker.
+func (p *pool) startLocked() {
+	p.n++
+	go p.worker()
+}
+
+// watchLocked has a look at the queue taken after a while.
+func (p *pool) watchLocked() {
+	w := &p.turns
+	if w.watched {
+		return
+	}
+	w.watched, w.seen = true, w.popped
+	if w.watch == nil {
+		w.watch = time.AfterFunc(stuckAfter, p.unstick)
+	} else {
+		w.watch.Reset(stuckAfter)
+	}
+}
+
+// unstick has workers come for the queue if it does not move.
+func (p *pool) unstick() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.turns.watched = false
+	switch {
+	case p.queue.head == nil:
+	case p.turns.popped != p.turns.seen:
+		p.watchLocked()
+	default:
+		p.short = 0
+		p.turns.n = 0 // nobody waits for those that are being made any more
+		p.turns.round++
+		for o := p.queue.head; o != nil; o = o.qnext {
+			o.inTurn = false
+			p.hireLocked()
+		}
+	}
+}
+
+// closeLocked has the workers end, and waits until they have. Preconditions: there are no
+// commands, and none will come.
+func (p *pool) closeLocked() {
+	p.closed = true
+	p.work.Broadcast()
+	for p.n > 0 {
+		p.work.Wait()
+	}
+}
+
+// endLocked takes the calling worker out of the pool, and releases the lock.
+func (p *pool) endLocked() {
+	p.n--
+	p.work.Broadcast()
+	p.mu.Unlock()
 }
 
 // worker is a goroutine of the pool. It owns the command that it has taken from
 // the queue until that ends, waits for its initiator's data or is queued again.
-func (s *Tasks) worker() {
+func (p *pool) worker() {
 	var owes owed
-	s.mu.Lock()
+	p.mu.Lock()
 	for {
-		if s.workers > s.maxWorkers { // there are others for the queue
-			s.endWorkerLocked()
+		if p.n > p.most { // there are others for the queue
+			p.endLocked()
 			return
 		}
-		for s.queue.head == nil {
-			if s.closed || s.idleWorkers >= keepIdleWorkers {
-				s.endWorkerLocked()
+		for p.queue.head == nil {
+			if p.closed || p.idle >= keepIdleWorkers {
+				p.endLocked()
 				return
 			}
-			s.idleWorkers++
-			s.work.Wait()
-			s.idleWorkers--
-			s.wakeups = max(s.wakeups-1, 0)
+			p.idle++
+			p.work.Wait()
+			p.idle--
+			p.woken = max(p.woken-1, 0)
 		}
-		o := s.queue.pop()
-		s.turns.popped++
-		inTurn, round := o.takeTurn(), s.turns.round
+		o := p.queue.pop()
+		p.turns.popped++
+		inTurn, round := o.takeTurn(), p.turns.round
 		o.to(Running)
-		s.mu.Unlock()
+		p.mu.Unlock()
 
 		began := time.Now()
 		port := o.req.Via() // after Step the slot may hold another command
@@ -139,12 +178,12 @@ func (s *Tasks) worker() {
 		}
 		now := time.Now()
 		owes.add(port, now)
-		s.mu.Lock()
-		if !s.mayOweLocked(&owes, now, now.Sub(began)) {
-			s.mu.Unlock()
+		p.mu.Lock()
+		if !p.mayOweLocked(&owes, now, now.Sub(began)) {
+			p.mu.Unlock()
 			owes.pay()
-			s.mu.Lock()
+			p.mu.Lock()
 		}
-		s.turns.end(inTurn, round)
+		p.turns.end(inTurn, round)
 	}
 }

@@ -61,7 +61,7 @@ func (r *rig) full(b byte) bool {
 }
 
 // mayWait is a volume of 8 MiB, each megabyte of which takes a while to write
-// once it has been told to.
+// once it has been told to: of virtual time, in which nothing else is late.
 func mayWait(t *testing.T, name string) (v *faulty.Device, slow func(bool)) {
 	v = faulty.New(newSized(t, name, 8<<20), 1)
 	return v, func(on bool) {
@@ -73,7 +73,9 @@ func mayWait(t *testing.T, name string) (v *faulty.Device, slow func(bool)) {
 	}
 }
 
-func TestFormat(t *testing.T) {
+func TestFormat(t *testing.T) { synctest.Test(t, testFormat) }
+
+func testFormat(t *testing.T) {
 	v, slow := mayWait(t, "format")
 	r := newRig(t, Config{}, LUConfig{Volume: v})
 	r.do(spc.AppendWrite(nil, 0, 2048, false), fill(1<<20, 3), 0).good()
@@ -181,7 +183,9 @@ func TestFormatFails(t *testing.T) {
 
 // TestSanitizeGoesOn: the target ends in the middle of a SANITIZE; the next one
 // goes on with it before it serves anything.
-func TestSanitizeGoesOn(t *testing.T) {
+func TestSanitizeGoesOn(t *testing.T) { synctest.Test(t, testSanitizeGoesOn) }
+
+func testSanitizeGoesOn(t *testing.T) {
 	v, slow := mayWait(t, "goes on")
 	cfg := Config{StateDir: t.TempDir()}
 	r := newRig(t, cfg, LUConfig{Volume: v})
@@ -245,7 +249,9 @@ func TestFailedSanitizeStays(t *testing.T) {
 	r.do(spc.AppendRead(nil, 0, 1, false), nil, 512).good()
 }
 
-func TestInterruptedFormatIsCorrupt(t *testing.T) {
+func TestInterruptedFormatIsCorrupt(t *testing.T) { synctest.Test(t, testInterruptedFormatIsCorrupt) }
+
+func testInterruptedFormatIsCorrupt(t *testing.T) {
 	v, slow := mayWait(t, "interrupted")
 	cfg := Config{StateDir: t.TempDir()}
 	r := newRig(t, cfg, LUConfig{Volume: v})

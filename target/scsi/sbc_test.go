@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"softiser/internal/await"
@@ -227,7 +228,9 @@ func TestRemovable(t *testing.T) {
 	}
 }
 
-func TestSanitize(t *testing.T) {
+func TestSanitize(t *testing.T) { synctest.Test(t, testSanitize) }
+
+func testSanitize(t *testing.T) {
 	slow := faulty.New(newVolume(t, 8<<20, 512), 1, faulty.Rule{Op: faulty.Write, Delay: 5 * time.Millisecond})
 	r := newRig(t, Config{}, LUConfig{Volume: slow})
 	list := append([]byte{0x81, 0, 2, 0}, bytes.Repeat([]byte{0xA5}, 512)...) // invert, one pass

@@ -332,7 +332,9 @@ func TestResize(t *testing.T) {
 
 // TestSlowVolumeDelaysNobody: commands to a fast volume end while a slow one
 // has its hands full, on the same port and the same goroutine.
-func TestSlowVolumeDelaysNobody(t *testing.T) {
+func TestSlowVolumeDelaysNobody(t *testing.T) { synctest.Test(t, testSlowVolumeDelaysNobody) }
+
+func testSlowVolumeDelaysNobody(t *testing.T) {
 	slow := faulty.New(newNamed(t, "slow"), 1, faulty.Rule{Op: faulty.Read, Delay: 300 * time.Millisecond})
 	r := newRig(t, Config{}, LUConfig{Volume: slow, Workers: 2}, LUConfig{LUN: 1, Volume: newNamed(t, "fast")})
 	var cs []*call

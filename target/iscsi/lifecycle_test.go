@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -157,25 +158,32 @@ func TestSessionWithoutConnectionIsEnding(t *testing.T) {
 // Many logins of one initiator port at once: in the end exactly one is left.
 func TestReinstatementRace(t *testing.T) {
 	s := serve(t, nil)
+	const n = 16
 	var wg sync.WaitGroup
-	for range 16 {
+	var over atomic.Int32
+	var rs []*rawInitiator
+	for range n {
 		r := s.dial()
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
+		rs = append(rs, r)
+		wg.Go(func() {
 			// It may be ended by a later one at any moment, even during login.
 			r.loginRequest(true, iscsi.StageOperational, iscsi.StageFullFeature, "InitiatorName="+r.name, "TargetName="+testIQN)
 			for {
-				if _, err := r.tryRead(time.Second); err != nil {
+				if _, err := r.tryRead(ioTime); err != nil {
+					over.Add(1)
 					return
 				}
 			}
-		}()
+		})
 	}
-	wg.Wait()
+	eventually(t, "all but one are ended", func() bool { return over.Load() >= n-1 })
 	if n := len(s.Status().Sessions); n != 1 {
 		t.Errorf("%d sessions are left, want 1", n)
 	}
+	for _, r := range rs {
+		r.nc.Close()
+	}
+	wg.Wait()
 }
 
 // A connection that is cut in the middle of everything leaves nothing behind.

@@ -89,16 +89,26 @@ func TestUnsolicitedRecovery(t *testing.T) {
 		send []int // which of the three Data-Outs behind the immediate data
 		bad  int   // of them, damaged; 0: none
 		from uint32
+		late bool // nothing but time tells
 	}{
-		{"damaged", []int{1, 2, 3}, 1, 8192},
-		{"damaged in the middle", []int{1, 2, 3}, 2, 16384},
-		{"damaged end", []int{1, 2, 3}, 3, 24576},
-		{"lost", []int{2, 3}, 0, 8192},
-		{"lost end", []int{1, 2}, 0, 24576},
-		{"all lost", nil, 0, 8192},
+		{"damaged", []int{1, 2, 3}, 1, 8192, false},
+		{"damaged in the middle", []int{1, 2, 3}, 2, 16384, false},
+		{"damaged end", []int{1, 2, 3}, 3, 24576, true},
+		{"lost", []int{2, 3}, 0, 8192, false},
+		{"lost end", []int{1, 2}, 0, 24576, true},
+		{"all lost", nil, 0, 8192, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s := serve(t, level(1))
+			t.Parallel() // it waits by the clock
+			s := serve(t, func(cfg *serverConfig, tgt *Target) {
+				level(1)(cfg, tgt)
+				// All that is sent, and the answer to the R2T, has to come before the target
+				// asks for it by the clock.
+				cfg.Timeouts.Sequence = time.Hour
+				if c.late {
+					cfg.Timeouts.Sequence = 2 * time.Second
+				}
+			})
 			r := s.session(append(atLevel(1, withDigests...), "InitialR2T=No")...)
 			tag := r.command(command{cdb: cdbRW10(0x2a, 0, 64), write: true, edtl: 32768, imm: want[:8192], more: true, attr: 2})
 			behind := r.command(command{cdb: testUnitReady})
@@ -420,6 +430,7 @@ func TestRetainTimeout(t *testing.T) {
 			s := serve(t, level(2))
 			r := s.session(atLevel(2, "DefaultTime2Wait=1", "DefaultTime2Retain=0")...)
 			release := s.dev.hold()
+			defer release()
 			tag := r.command(command{cdb: cdbRW10(0x28, 0, 1), read: true, edtl: 512})
 			eventually(t, "the read waits", func() bool { return s.dev.held() == 1 })
 			var b *rawInitiator
@@ -427,13 +438,15 @@ func TestRetainTimeout(t *testing.T) {
 				b = s.another(r, 1)
 			}
 			r.cut()
-			time.AfterFunc(1500*time.Millisecond, release)
+			if other {
+				b.expect(iscsi.OpAsync)
+			}
+			s.aborted(r, 1)
+			release()
 			if !other {
 				eventually(t, "the session ends", func() bool { return len(s.Status().Sessions) == 0 })
 				return
 			}
-			b.expect(iscsi.OpAsync)
-			eventually(t, "the task is aborted", func() bool { return s.Status().Sessions[0].Aborted == 1 })
 			if code := b.reassign(tag, 0); code != iscsi.TaskNotFound {
 				t.Errorf("TASK REASSIGN: response %d", code)
 			}

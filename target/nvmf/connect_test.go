@@ -5,13 +5,16 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
 	"net/netip"
+	"os"
 	"testing"
 	"time"
 
 	"softiser/blockdev/faulty"
 	"softiser/internal/await"
 	"softiser/internal/nvme"
+	"softiser/internal/nvmetcp"
 	"softiser/target"
 	"softiser/target/nvmf"
 )
@@ -230,10 +233,15 @@ func TestReset(t *testing.T) {
 // A host that connects and says nothing more than ICReq does not hold its place for ever.
 func TestConnectTimeout(t *testing.T) {
 	r := open(t, func(c *target.Config, _ *nvmf.SubsystemConfig) { c.Timeouts.Login = 50 * time.Millisecond })
-	q := dial(t, r.addr)
-	<-q.done
-	if errors.Is(q.err, io.ErrUnexpectedEOF) {
-		t.Error(q.err)
+	nc, err := net.Dial("tcp", r.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	_ = nc.SetDeadline(time.Now().Add(ioTime))
+	_, _ = nc.Write((&nvmetcp.ICReq{}).AppendTo(nil)) // its time may be over already
+	if b, err := io.ReadAll(nc); os.IsTimeout(err) || len(b) != 0 && len(b) != nvmetcp.ICLen {
+		t.Errorf("%d bytes, %v", len(b), err)
 	}
 }
 

@@ -467,7 +467,8 @@ func (r *rig) flood(first, batch []byte) error {
 // Hosts that stop somewhere on the way to a queue that works, or send a byte now and then,
 // are given a time for it.
 func TestSlowHosts(t *testing.T) {
-	r := hostileRig(t, func(c *target.Config) { c.Timeouts.FirstBytes, c.Timeouts.Login = time.Second, time.Second })
+	const given = 3 * time.Second // enough for the bystander's own login on a loaded machine
+	r := hostileRig(t, func(c *target.Config) { c.Timeouts.FirstBytes, c.Timeouts.Login = given, given })
 	stream := r.recordAdmin()
 	by := r.bystander()
 	var wg sync.WaitGroup

@@ -254,7 +254,7 @@ func TestSilence(t *testing.T) {
 	now.Close()
 
 	old, now = pair(t)
-	g = give(old, 1, Patience{Hello: 10 * time.Second, Ready: 20 * time.Millisecond}, &Offer{State: []byte("x")}, nil)
+	g = give(old, 1, Patience{Hello: 10 * time.Second, Ready: 500 * time.Millisecond}, &Offer{State: []byte("x")}, nil) // all is sent in that time
 	got, err := Take(now, "test", 1, 10*time.Second)
 	if err != nil {
 		t.Fatal(err)

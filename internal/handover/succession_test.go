@@ -3,19 +3,23 @@ package handover
 import (
 	"context"
 	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"softiser/internal/await"
 )
 
 // What comes of a program that is started is said by its handover, if it has come that far,
 // though its end is noticed first; otherwise by its end.
 func TestSuccession(t *testing.T) {
 	s := NewSuccession[int]()
-	start := func(binary string) (int, func(), error) {
+	start := func(binary string, args ...string) (int, func(), error) {
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		defer cancel()
-		return s.Start(ctx, Program{Binary: binary, Told: "nobody tells"})
+		return s.Start(ctx, Program{Binary: binary, Args: args, Told: "nobody tells"})
 	}
 	for binary, want := range map[string]string{
 		"/nowhere": "starting the new process", "/bin/true": "(exit status 0); nobody tells why", "/bin/false": "(exit status 1); nobody tells why",
@@ -26,16 +30,18 @@ func TestSuccession(t *testing.T) {
 	}
 	for _, why := range []error{errors.New("not now"), nil} {
 		begun, over := make(chan struct{}), make(chan bool)
+		mark := filepath.Join(t.TempDir(), "runs")
 		go func() {
 			given, _ := s.Serve(nil, func() (int, bool, error) {
 				close(begun)
+				await.Until(func() bool { _, err := os.Stat(mark); return err == nil })
 				time.Sleep(200 * time.Millisecond) // for the end of the program to be noticed; less than that takes would prove nothing
 				return 7, why == nil, why
 			})
 			over <- given
 		}()
 		<-begun
-		told, told7, err := start("/bin/true")
+		told, told7, err := start("/bin/sh", "-c", "> "+mark)
 		switch {
 		case why != nil && !errors.Is(err, why):
 			t.Errorf("it was refused: %v", err)

@@ -79,6 +79,9 @@ func TestOpenSSLClient(t *testing.T) {
 	defer ln.Close()
 	cert, key := ca.Issue(t, "openssl", certtest.Leaf{Name: "their client"})
 	in, out := openssltest.Start(t, "s_client", "-msg", "-connect", ln.Addr().String(), "-tls1_3", "-cert", cert, "-key", key, "-CAfile", ca.File, "-verify_return_error", "-verify_hostname", "localhost")
+	if err := ln.(*net.TCPListener).SetDeadline(time.Now().Add(time.Minute)); err != nil {
+		t.Fatal(err)
+	}
 	nc, err := ln.Accept()
 	if err != nil {
 		t.Fatal(err)

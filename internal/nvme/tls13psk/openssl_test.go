@@ -107,6 +107,9 @@ func TestOpenSSLClient(t *testing.T) {
 			t.Fatal(err)
 		}
 		in, out := openssltest.Start(t, append([]string{"s_client", "-connect", l.Addr().String(), "-tls1_3"}, args...)...)
+		if err := l.(*net.TCPListener).SetDeadline(time.Now().Add(time.Minute)); err != nil {
+			t.Fatal(err)
+		}
 		nc, err := l.Accept()
 		if err != nil {
 			t.Fatal(err)

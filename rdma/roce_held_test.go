@@ -27,13 +27,13 @@ func TestEndedHoldsNothing(t *testing.T) {
 					}
 					pair[i], qps[i] = qp, weak.Make(qp)
 				}
-				// 20 s in mind, longer than this test waits.
-				rdmatest.Connect(t, pair[0], pair[1], &rdma.ConnParams{RoCE: rdma.RoCEParams{AckTimeout: 17 * time.Second}}, nil)
+				// More than a minute in mind, longer than this test waits.
+				rdmatest.Connect(t, pair[0], pair[1], &rdma.ConnParams{RoCE: rdma.RoCEParams{AckTimeout: 68 * time.Second}}, nil)
 				for _, qp := range pair {
 					_ = qp.Close()
 				}
 			}()
-			for end := time.Now().Add(10 * time.Second); qps[0].Value() != nil || qps[1].Value() != nil; {
+			for end := time.Now().Add(30 * time.Second); qps[0].Value() != nil || qps[1].Value() != nil; {
 				if time.Now().After(end) {
 					t.Fatalf("queue pairs that are still held: active %v, passive %v", qps[0].Value() != nil, qps[1].Value() != nil)
 				}

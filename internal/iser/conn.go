@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -52,8 +51,7 @@ type Conn struct {
 	up      iscsi.Upper
 	started atomic.Bool
 	startCh chan struct{} // closed by Start, or by the end of the connection before it
-	behind  atomic.Bool   // the peer has many answers to read; written under mu
-	room    chan struct{} // it has read them, or the state has changed; for awaitReader
+	unread  unread        // answers that the peer has not read
 	ended   chan struct{} // closed when the last up-call has returned
 
 	mu     sync.Mutex // guards what follows
@@ -62,20 +60,15 @@ type Conn struct {
 	grace  bool  // Terminate(nil)
 	params iscsi.Params
 	quiet  bool // target: nothing has come since the end of login
-	hello  helloState
+	hello  exchange
 	pump   rdmamsg.Pump
 	park   *parking // it is to be parked, or is; nil: it is not
 	// flushed: the queue pair has ended, and nothing is posted any more; what waits ends
 	// with the connection's reason.
 	flushed bool
-	doneQ   xferList
-	// completing counts goroutines that are inside complete; cond tells of each
-	// that has left.
-	completing int
-	cond       sync.Cond
-	unsent     iscsi.Unsent // answers on their way
-	tasks      taskTable
-	windows    rdmamsg.Windows
+	over    completions // transfers that the upper layer is to be told of
+	tasks   taskTable
+	windows rdmamsg.Windows
 
 	stats struct {
 		pdusIn, pdusOut, payloadIn, payloadOut, copied atomic.Uint64
@@ -83,48 +76,12 @@ type Conn struct {
 	}
 }
 
-// helloState is where the Hello exchange stands:
-//
-//	helloNone ──Enable, iSERHelloRequired──▶ helloWait ──Hello, HelloReply──▶ helloDone
-type helloState uint8
-
-const (
-	helloNone helloState = iota
-	helloWait
-	helloDone
-)
-
-// nextHello is the drawing as a table. Done without having waited is a Hello that the
-// target answers though it was not agreed on.
-var nextHello = [...][]helloState{
-	helloNone: {helloWait, helloDone},
-	helloWait: {helloDone},
-	helloDone: {},
-}
-
-var helloNames = [...]string{"none", "waiting", "done"}
-
-// String names the state.
-func (s helloState) String() string { return helloNames[s] }
-
-// setHello is the only writer of c.hello. The caller holds c.mu.
-func (c *Conn) setHello(to helloState) {
-	if !slices.Contains(nextHello[c.hello], to) {
-		err := fmt.Errorf("iser: internal error: the Hello exchange cannot go from %v to %v", c.hello, to)
-		badTransition(err)
-		c.failLocked(err)
-		return
-	}
-	c.hello = to
-	// Nothing of the initiator overtakes the exchange.
-	c.pump.Hold = to == helloWait && c.role == iscsi.RoleInitiator
-}
-
 // newConn makes the queue pair; it is not connected yet.
 func (d *Device) newConn(role iscsi.Role, cfg ConnConfig) (*Conn, error) {
-	c := &Conn{role: role, cfg: cfg, startCh: make(chan struct{}), ended: make(chan struct{}), room: make(chan struct{}, 1), quiet: role == iscsi.RoleTarget}
-	c.cond.L = &c.mu
-	c.unsent.Memory = cfg.Memory
+	c := &Conn{role: role, cfg: cfg, startCh: make(chan struct{}), ended: make(chan struct{}), quiet: role == iscsi.RoleTarget}
+	c.over.told.L = &c.mu
+	c.unread.init(cfg.Memory)
+	c.hello.role, c.hello.pump = role, &c.pump
 	c.params = iscsi.NewNegotiation(role, iscsi.DefaultSettings(), iscsi.KeyProfile{}, true).Params()
 	var err error
 	c.link, err = d.NewLink(rdmamsg.LinkConfig{Sent: c.sendHandler, Received: c.recvHandler, Disconnected: func() { go c.finish() }})
@@ -292,9 +249,9 @@ func (c *Conn) Enable() error {
 	}
 	c.setState(iscsi.ConnFull)
 	if c.params.ISERHelloRequired {
-		c.setHello(helloWait)
-		if c.role == iscsi.RoleInitiator {
-			c.sendHelloLocked(&hello{maxVer: Version, ver: Version, depth: uint16(c.info.IRD)})
+		if err := c.hello.begin(c.info.IRD); err != nil {
+			c.failLocked(err)
+			return err
 		}
 	}
 	return nil
@@ -333,7 +290,7 @@ func (c *Conn) Backlog() iscsi.Backlog {
 	sent := c.qp.Stats().WireOut
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return iscsi.Backlog{Waiting: c.pump.Sending(), Sent: sent, Answers: c.unsent.Bytes()}
+	return iscsi.Backlog{Waiting: c.pump.Sending(), Sent: sent, Answers: c.unread.Bytes()}
 }
 
 // QP returns the queue pair below, for addresses and counters.
@@ -351,7 +308,7 @@ func (c *Conn) Terminate(reason error) {
 	case c.st < iscsi.ConnClosing:
 		c.setState(iscsi.ConnClosing)
 		c.grace = true
-		c.goOnLocked()
+		c.unread.goOn()
 		c.pumpLocked()
 		go c.qp.Push() // not here: there may be up-calls inside
 	}
@@ -388,28 +345,14 @@ func (c *owner) Moved(user any, err error) {
 	default:
 		x.Err = fmt.Errorf("iser: %w", err)
 	}
-	c.doneQ.put(x)
+	c.over.put(x)
 }
 
 // Sent implements rdmamsg.Owner: an answer is on its way.
-func (c *owner) Sent(cost int) {
-	c.unsent.Sub(cost)
-	if c.behind.Load() && c.unsent.Room() {
-		c.behind.Store(false)
-		(*Conn)(c).goOnLocked()
-	}
-}
+func (c *owner) Sent(cost int) { c.unread.sent(cost) }
 
 // Fail implements rdmamsg.Owner.
 func (c *owner) Fail(err error) { (*Conn)(c).failLocked(fmt.Errorf("iser: %w", err)) }
-
-// goOnLocked lets awaitReader look again.
-func (c *Conn) goOnLocked() {
-	select {
-	case c.room <- struct{}{}:
-	default:
-	}
-}
 
 // badTransition is told of a transition that a table of states does not have. Tests make
 // it panic.
@@ -454,11 +397,11 @@ func (c *Conn) push(cq *rdma.CQ, wcs []rdma.WC) (more bool) {
 		more = c.pump.Reap(cq, wcs)
 	}
 	c.pumpLocked()
-	for done := c.takeDoneLocked(); done != nil; done = c.takeDoneLocked() {
+	for done := c.over.take(); done != nil; done = c.over.take() {
 		c.mu.Unlock()
 		c.complete(done) // may queue more
 		c.mu.Lock()
-		c.completedLocked()
+		c.over.finished()
 		c.pumpLocked()
 	}
 	c.park.tell()
@@ -497,32 +440,20 @@ func (c *Conn) finish() {
 		lost = net.ErrClosed
 	}
 	c.pump.Purge(lost)
-	done := c.takeDoneLocked()
+	done := c.over.take()
 	u := c.up
 	c.mu.Unlock()
 	c.complete(done)
 	c.mu.Lock()
 	if done != nil {
-		c.completedLocked()
+		c.over.finished()
 	}
-	for c.completing > 0 {
-		c.cond.Wait()
-	}
+	c.over.wait()
 	c.mu.Unlock()
 	c.discard()
 	if u != nil {
 		u.ConnectionTerminateNotify(err)
 	}
-}
-
-// takeDoneLocked takes the transfers that are over for complete; completedLocked is due
-// after it.
-func (c *Conn) takeDoneLocked() *iscsi.Transfer {
-	x := c.doneQ.take()
-	if x != nil {
-		c.completing++
-	}
-	return x
 }
 
 // complete makes the up-calls for transfers that are over.
@@ -534,29 +465,4 @@ func (c *Conn) complete(x *iscsi.Transfer) {
 		c.up.DataCompletionNotify(x)
 		x = next
 	}
-}
-
-// completedLocked enters that the up-calls of a takeDoneLocked have been made.
-func (c *Conn) completedLocked() {
-	c.completing--
-	c.cond.Broadcast()
-}
-
-// xferList is a queue of completed transfers.
-type xferList struct{ head, tail *iscsi.Transfer }
-
-func (l *xferList) put(x *iscsi.Transfer) {
-	x.Own.Next = nil
-	if l.tail == nil {
-		l.head = x
-	} else {
-		l.tail.Own.Next = x
-	}
-	l.tail = x
-}
-
-func (l *xferList) take() *iscsi.Transfer {
-	x := l.head
-	l.head, l.tail = nil, nil
-	return x
 }

@@ -254,7 +254,7 @@ func TestReasonsOfTransfers(t *testing.T) {
 		k := &Conn{}
 		x := &iscsi.Transfer{Err: c.had}
 		(*owner)(k).Moved(x, c.err)
-		if !errors.Is(x.Err, c.want) || k.doneQ.take() != x {
+		if !errors.Is(x.Err, c.want) || k.over.take() != x {
 			t.Errorf("%+v: %v", c, x.Err)
 		}
 	}
@@ -268,11 +268,11 @@ func TestWaitingForAReader(t *testing.T) {
 			c.mu.Lock()
 			defer c.mu.Unlock()
 			(*owner)(c).Sent(1 << 10)
-			if !c.behind.Load() || len(c.room) != 0 {
+			if !c.unread.behind.Load() || len(c.unread.room) != 0 {
 				t.Error("it goes on before the peer has read enough")
 			}
 			(*owner)(c).Sent(1<<20 - 1<<10)
-			if c.behind.Load() {
+			if c.unread.behind.Load() {
 				t.Error("it does not go on")
 			}
 		},
@@ -281,8 +281,8 @@ func TestWaitingForAReader(t *testing.T) {
 	} {
 		r := newPeer(t, iscsi.RoleTarget, nil)
 		r.c.mu.Lock()
-		r.c.unsent.Add(1 << 20)
-		r.c.behind.Store(true)
+		r.c.unread.Add(1 << 20)
+		r.c.unread.behind.Store(true)
 		r.c.mu.Unlock()
 		done := make(chan struct{})
 		go func() { defer close(done); r.c.awaitReader() }()
@@ -304,7 +304,7 @@ func TestWaitingForAReader(t *testing.T) {
 // takes, of the common memory too; what we say on our own does not.
 func TestAnswersCount(t *testing.T) {
 	m := &bound{}
-	if c, err := device(t).newConn(iscsi.RoleTarget, ConnConfig{Memory: m}); err != nil || c.unsent.Memory != m {
+	if c, err := device(t).newConn(iscsi.RoleTarget, ConnConfig{Memory: m}); err != nil || c.unread.Memory != m {
 		t.Errorf("%v", err)
 	} else {
 		c.discard()

@@ -8,56 +8,6 @@ import (
 	"softiser/rdma"
 )
 
-// task is a SCSI command of the initiator that has buffers.
-type task struct {
-	itt  uint32
-	bufs *iscsi.TaskBuffers
-	// Windows over the memory that the target may write (In) and read (Out); nil
-	// when there is none. inv is the STag that a SendInv must name.
-	in, out *rdma.Window
-	inv     uint32
-	hasInv  bool
-	slot    int
-	next    *task // hash chain, free list
-}
-
-const taskBuckets = 128
-
-// taskTable finds tasks by Initiator Task Tag. Guarded by Conn.mu.
-type taskTable struct {
-	buckets [taskBuckets]*task
-	slots   []*task
-	free    *task
-}
-
-// bucket takes the low bits, where an initiator has the number of its slot: the
-// tasks of a session with few at a time stay in few cache lines.
-func bucket(itt uint32) uint32 { return itt % taskBuckets }
-
-func (t *taskTable) find(itt uint32) *task {
-	for k := t.buckets[bucket(itt)]; k != nil; k = k.next {
-		if k.itt == itt {
-			return k
-		}
-	}
-	return nil
-}
-
-func (t *taskTable) add(itt uint32, b *iscsi.TaskBuffers) *task {
-	k := t.free
-	if k == nil {
-		k = &task{slot: len(t.slots)}
-		t.slots = append(t.slots, k)
-	} else {
-		t.free = k.next
-	}
-	h := bucket(itt)
-	*k = task{itt: itt, bufs: b, slot: k.slot, next: t.buckets[h]}
-	t.buckets[h] = k
-	b.Slot = k.slot
-	return k
-}
-
 func size(segs [][]byte) uint64 {
 	n := uint64(0)
 	for _, s := range segs {
@@ -74,7 +24,7 @@ func (c *Conn) sendInitiatorLocked(p *iscsi.PDU) error {
 	if op := p.BHS.Opcode(); op != iscsi.OpSCSICommand || b == nil {
 		m := c.messageLocked(&header{}, p)
 		if op == iscsi.OpNopOut && p.BHS.ITT() == iscsi.ReservedTag {
-			c.owedLocked(m) // a ping's answer: the target decides how many of these there are
+			c.unread.owe(m) // a ping's answer: the target decides how many of these there are
 		}
 		c.pump.Send(m)
 		return nil
@@ -108,7 +58,7 @@ func (c *Conn) sendInitiatorLocked(p *iscsi.PDU) error {
 		}
 	}
 	if err != nil {
-		c.releaseLocked(k)
+		c.tasks.release(k, &c.windows)
 		return fmt.Errorf("iser: %w", err)
 	}
 	c.pump.Send(c.commandLocked(&h, p, k, 0, b.Immediate))
@@ -168,26 +118,6 @@ func (c *Conn) ReleaseTask(b *iscsi.TaskBuffers) {
 		return
 	}
 	if k := c.tasks.slots[b.Slot]; k.bufs == b {
-		c.releaseLocked(k)
+		c.tasks.release(k, &c.windows)
 	}
-}
-
-// releaseLocked closes the task's windows: when it returns, nothing touches its
-// memory. It reports whether the peer's data reached that memory whole.
-func (c *Conn) releaseLocked(k *task) (whole bool) {
-	t := &c.tasks
-	whole = true
-	for _, w := range []*rdma.Window{k.in, k.out} {
-		if w != nil {
-			whole = c.windows.Close(w) && whole
-		}
-	}
-	p := &t.buckets[bucket(k.itt)]
-	for *p != k {
-		p = &(*p).next
-	}
-	*p = k.next
-	k.bufs, k.in, k.out = nil, nil, nil
-	k.next, t.free = t.free, k
-	return whole
 }

@@ -49,7 +49,7 @@ func (p *parking) tell() {
 func (c *Parking) Park(may func() bool, changed func()) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.st != iscsi.ConnFull || c.role != iscsi.RoleTarget || c.hello == helloWait || c.park != nil || !c.qp.Park(may, changed, nil) {
+	if c.st != iscsi.ConnFull || c.role != iscsi.RoleTarget || c.hello.state == helloWait || c.park != nil || !c.qp.Park(may, changed, nil) {
 		return false
 	}
 	c.park = &parking{changed: changed}
@@ -64,7 +64,7 @@ func (c *Parking) Nudge() { c.qp.Nudge() }
 func (c *Parking) Still() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.park == nil || c.st != iscsi.ConnFull || !c.pump.Resting() || c.doneQ.head != nil || c.completing > 0 || !c.qp.Still() {
+	if c.park == nil || c.st != iscsi.ConnFull || !c.pump.Resting() || !c.over.idle() || !c.qp.Still() {
 		return false
 	}
 	c.park.mute = true
@@ -100,7 +100,7 @@ func (c *Parking) Carry() (k Carried, fd int, err error) {
 	if !c.park.silent() || c.st != iscsi.ConnFull {
 		return k, -1, errors.New("iser: the connection is not parked")
 	}
-	k = Carried{Invalidate: c.inv, Stream: c.cfg.rfc, Hello: c.hello == helloDone, Quiet: c.quiet}
+	k = Carried{Invalidate: c.inv, Stream: c.cfg.rfc, Hello: c.hello.state == helloDone, Quiet: c.quiet}
 	var nc net.Conn
 	if k.QP, nc, err = c.qp.Carry(); err != nil {
 		return k, -1, fmt.Errorf("iser: %w", err)
@@ -150,7 +150,9 @@ func (d *Device) Restore(nc net.Conn, cfg ConnConfig, p *iscsi.Params, k *Carrie
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.quiet = k.Quiet; k.Hello {
-		c.setHello(helloDone)
+		if err := c.hello.set(helloDone); err != nil {
+			c.failLocked(err)
+		}
 	}
 	return c, nil
 }

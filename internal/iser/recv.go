@@ -17,7 +17,7 @@ func (c *Conn) recvHandler(cq *rdma.CQ) {
 	wcs := rdmamsg.LendCompletions()
 	c.reapReceives(cq, wcs[:])
 	wcs.GiveBack()
-	if c.behind.Load() {
+	if c.unread.behind.Load() {
 		c.awaitReader()
 	}
 }
@@ -27,10 +27,10 @@ func (c *Conn) recvHandler(cq *rdma.CQ) {
 // here: a peer that is kept waiting holds none of the shared receive buffers.
 func (c *Conn) awaitReader() {
 	c.mu.Lock()
-	for full := c.unsent.Full(); full && c.st == iscsi.ConnFull; full = !c.unsent.Room() {
+	for full := c.unread.Full(); full && c.st == iscsi.ConnFull; full = !c.unread.Room() {
 		c.mu.Unlock()
 		select {
-		case <-c.room:
+		case <-c.unread.room:
 		case <-c.qp.Failing():
 			return
 		}
@@ -105,7 +105,10 @@ func (c *Conn) dispatchLocked(p *iscsi.PDU, msg []byte, wc *rdma.WC) (up bool, e
 	switch msg[0] & typeMask {
 	case typeControl:
 	case typeHello, typeHelloReply:
-		return false, c.helloLocked(msg)
+		if c.st != iscsi.ConnFull {
+			return false, errHello
+		}
+		return false, c.hello.take(msg, c.info.ORD)
 	default:
 		return false, fmt.Errorf("%w: message type %#x", errFormat, msg[0]>>4)
 	}
@@ -143,7 +146,7 @@ func (c *Conn) fromInitiatorLocked(h *header, p *iscsi.PDU, op iscsi.Opcode) (bo
 		c.stats.payloadIn.Add(uint64(len(p.Data)))
 	}
 	if c.st == iscsi.ConnFull {
-		if c.hello == helloWait {
+		if c.hello.state == helloWait {
 			return false, fmt.Errorf("%w: %s before the Hello that was agreed on", errFormat, op)
 		}
 		c.quiet = false
@@ -181,42 +184,11 @@ func (c *Conn) fromTargetLocked(p *iscsi.PDU, op iscsi.Opcode, wc *rdma.WC) (boo
 		}
 		c.stats.payloadIn.Add(n)
 	}
-	if !c.releaseLocked(k) {
+	if !c.tasks.release(k, &c.windows) {
 		// The target's answer stands, but the data is not there.
 		p.BHS.SCSIResponse().SetResponse(iscsi.ResponseTargetFailure)
 	}
 	return true, nil
-}
-
-// helloLocked handles a Hello or HelloReply (RFC 7145 §5.1.3). A Hello
-// that nobody needs is answered all the same.
-func (c *Conn) helloLocked(msg []byte) error {
-	var h hello
-	h.parse(msg)
-	if h.reply != (c.role == iscsi.RoleInitiator) || c.st != iscsi.ConnFull || c.hello == helloDone {
-		return fmt.Errorf("%w: unexpected Hello or HelloReply", errFormat)
-	}
-	if c.role == iscsi.RoleInitiator {
-		if c.hello != helloWait {
-			return fmt.Errorf("%w: HelloReply without a Hello", errFormat)
-		}
-		if h.reject || h.ver != Version {
-			return fmt.Errorf("iser: the target rejects the connection in its HelloReply (version %d)", h.ver)
-		}
-		c.setHello(helloDone)
-		return nil
-	}
-	c.setHello(helloDone)
-	r := hello{reply: true, maxVer: Version, ver: Version, depth: uint16(min(c.info.ORD, int(h.depth)))}
-	r.reject = h.ver > Version || h.maxVer < Version
-	c.sendHelloLocked(&r)
-	return nil
-}
-
-func (c *Conn) sendHelloLocked(h *hello) {
-	m := c.pump.Message(HeaderLen)
-	m.Buf, m.First = h.append(m.Buf), true
-	c.pump.Send(m)
 }
 
 // sendHandler is the handler of the send completion queue: what was sent or read

@@ -275,8 +275,8 @@ func TestQuiet(t *testing.T) {
 
 // TestHelloDuringLogin: the exchange is one of the full feature phase (RFC 7145 §5.1.3).
 func TestHelloDuringLogin(t *testing.T) {
-	c := &Conn{role: iscsi.RoleTarget}
-	if err := c.helloLocked((&hello{maxVer: Version, ver: Version}).append(nil)); err == nil {
+	c := &Conn{role: iscsi.RoleTarget, up: watched{}}
+	if _, err := c.dispatchLocked(new(iscsi.PDU), (&hello{maxVer: Version, ver: Version}).append(nil), new(rdma.WC)); err == nil {
 		t.Error("it was answered")
 	}
 }

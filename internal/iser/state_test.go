@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"softiser/internal/iscsi"
+	"softiser/internal/rdmamsg"
 )
 
 // A transition that a table does not have is told of, and outside of tests it ends the
@@ -34,11 +35,11 @@ func TestIllegalTransition(t *testing.T) {
 
 	told = nil
 	i.mu.Lock()
-	i.setHello(helloDone)
-	i.setHello(helloWait)
+	done := i.hello.set(helloDone)
+	err := i.hello.set(helloWait)
 	i.mu.Unlock()
-	if told == nil || !strings.Contains(told.Error(), "from done to waiting") {
-		t.Errorf("told %v", told)
+	if done != nil || told == nil || err != told || !strings.Contains(told.Error(), "from done to waiting") {
+		t.Errorf("%v, %v, told %v", done, err, told)
 	}
 
 	told = nil
@@ -69,12 +70,13 @@ func TestStates(t *testing.T) {
 		role iscsi.Role
 		hold bool
 	}{{iscsi.RoleInitiator, true}, {iscsi.RoleTarget, false}} {
-		conn := &Conn{role: c.role}
-		if conn.setHello(helloWait); conn.pump.Hold != c.hold {
-			t.Errorf("%v: held %v", c.role, conn.pump.Hold)
+		var pump rdmamsg.Pump
+		x := exchange{role: c.role, pump: &pump}
+		if err := x.set(helloWait); err != nil || pump.Hold != c.hold {
+			t.Errorf("%v: %v, held %v", c.role, err, pump.Hold)
 		}
-		if conn.setHello(helloDone); conn.pump.Hold {
-			t.Errorf("%v: held after the exchange", c.role)
+		if err := x.set(helloDone); err != nil || pump.Hold {
+			t.Errorf("%v: %v, held %v after the exchange", c.role, err, pump.Hold)
 		}
 	}
 	for from, next := range nextPhases {

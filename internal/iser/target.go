@@ -22,7 +22,7 @@ func (c *Conn) SendControl(p *iscsi.PDU) error {
 		return c.sendInitiatorLocked(p)
 	}
 	m := c.messageLocked(&header{}, p)
-	c.owedLocked(m)
+	c.unread.owe(m)
 	// A SCSI Response closes the task's STag: the Read STag if there is one, else
 	// the Write STag (RFC 7145 §7.3.2).
 	if c.inv && p.BHS.Opcode() == iscsi.OpSCSIResponse {
@@ -51,21 +51,6 @@ func (c *Conn) messageLocked(h *header, p *iscsi.PDU) *rdmamsg.Message {
 	m.Buf = append(b, make([]byte, iscsi.PadLen(len(p.Data)))...)
 	c.stats.pdusOut.Add(1)
 	return m
-}
-
-// msgCost is the memory of a queued message that needs no buffer, roughly.
-const msgCost = 512
-
-// owedLocked counts a message that the peer has asked for.
-func (c *Conn) owedLocked(m *rdmamsg.Message) {
-	m.Tag = msgCost
-	if len(m.Buf) > rdmamsg.InlineLen {
-		m.Tag += recvBufLen
-	}
-	c.unsent.Add(m.Tag)
-	if c.unsent.Many() {
-		c.behind.Store(true)
-	}
 }
 
 // checkTransfer checks what the upper layer passes down.
@@ -98,7 +83,7 @@ func (c *Conn) PutData(x *iscsi.Transfer) error {
 	c.stats.transfers.Add(1)
 	c.stats.payloadOut.Add(uint64(x.Len))
 	if x.Len == 0 {
-		c.doneQ.put(x)
+		c.over.put(x)
 		return nil
 	}
 	x.Own.Slot = int(c.pump.Put(x, x.Segs, x.Len, rdma.RemoteAddr{STag: to.ReadSTag, TO: to.ReadBase + uint64(x.Offset)}))
@@ -122,7 +107,7 @@ func (c *Conn) GetData(x *iscsi.Transfer) error {
 	x.Err, x.Own = nil, iscsi.Moving{}
 	c.stats.transfers.Add(1)
 	if x.Len == 0 {
-		c.doneQ.put(x)
+		c.over.put(x)
 		return nil
 	}
 	// The base points behind the unsolicited data, unless the peer follows the RFC's

@@ -63,7 +63,6 @@ var manyMethods = map[string]struct {
 }{
 	"internal/iscsi.BHS": {70, "a view of 48 bytes: a method for each field of each PDU"},
 	"internal/nvme.SQE":  {50, "a view of 64 bytes: a method for each command that is built in it"},
-	"lvm/thin.Pool":      {50, "one lock guards mapping, space and commits"},
 }
 
 func TestTypesAreOneIdea(t *testing.T) {

@@ -22,7 +22,7 @@ func (p *Pool) change(id uint64, f func() error) error {
 	was := p.sb
 	if err := f(); err != nil {
 		if p.changed {
-			p.failLocked(fmt.Errorf("thin pool change failed half-way, the pool is read-only until it is reopened: %w", err))
+			p.cond.fail(fmt.Errorf("thin pool change failed half-way, the pool is read-only until it is reopened: %w", err))
 			p.sb = was
 		}
 		return err

@@ -2,6 +2,8 @@ package thin
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 
 	"softiser/blockdev"
 )
@@ -42,7 +44,7 @@ func (p *Pool) commitLocked() error {
 	}
 	p.store(t)
 	p.endLocked()
-	return p.failed
+	return p.cond.failed
 }
 
 // gatherBelow is the largest block that a commit waits for while it is filled:
@@ -58,7 +60,7 @@ func (p *Pool) commitSince(seen uint64) error {
 		p.gather()
 	}
 	p.mu.Lock()
-	if p.failed == nil && p.ended.Load() > seen {
+	if p.cond.failed == nil && p.ended.Load() > seen {
 		p.mu.Unlock()
 		return nil
 	}
@@ -73,7 +75,7 @@ func (p *Pool) commitSince(seen uint64) error {
 	if p.under == t {
 		p.endLocked()
 	}
-	return p.failed
+	return p.cond.failed
 }
 
 // gather waits until the blocks that are being filled are mapped, so that one
@@ -84,10 +86,7 @@ func (p *Pool) gather() {
 		return
 	}
 	p.mu.RLock()
-	under := make([]chan struct{}, 0, len(p.busy))
-	for _, ch := range p.busy {
-		under = append(under, ch)
-	}
+	under := slices.Collect(maps.Values(p.filling.cells))
 	p.mu.RUnlock()
 	for _, ch := range under {
 		<-ch
@@ -101,8 +100,8 @@ func (p *Pool) cutLocked() (*transaction, error) {
 		<-p.under.done
 		p.endLocked()
 	}
-	if p.failed != nil || !p.changed {
-		return nil, p.failed
+	if p.cond.failed != nil || !p.changed {
+		return nil, p.cond.failed
 	}
 	var err error
 	for id, d := range p.devs {
@@ -113,7 +112,7 @@ func (p *Pool) cutLocked() (*transaction, error) {
 	}
 	// Blocks that are being filled are written as free: after a power cut nothing
 	// would refer to them, and they would be lost to the pool.
-	for b := range p.claimed {
+	for b := range p.filling.blocks {
 		p.data.c.change(b, 0)
 	}
 	if err == nil {
@@ -123,12 +122,12 @@ func (p *Pool) cutLocked() (*transaction, error) {
 		err = p.meta.storeMeta()
 	}
 	if err != nil {
-		p.failLocked(commitFailed(err))
-		return nil, p.failed
+		p.cond.fail(commitFailed(err))
+		return nil, p.cond.failed
 	}
 	p.sb.data, p.sb.meta, p.sb.metaBlocks = p.data.root, p.meta.root, p.meta.c.n
 	t := &transaction{blocks: p.t.cut(), super: p.sb.encode(), freed: p.data.c.cut(), meta: p.meta.c.cut(), done: make(chan struct{})}
-	for b := range p.claimed {
+	for b := range p.filling.blocks {
 		p.data.c.change(b, 1)
 	}
 	for _, d := range p.devs {
@@ -187,7 +186,7 @@ func (p *Pool) endLocked() {
 	t := p.under
 	p.under = nil
 	if t.err != nil {
-		p.failLocked(commitFailed(t.err))
+		p.cond.fail(commitFailed(t.err))
 		return
 	}
 	p.t.stored()
@@ -202,5 +201,5 @@ func (p *Pool) endLocked() {
 	}
 	p.ended.Add(1)
 	p.reclaimLocked()
-	p.levelsLocked()
+	p.alarms.levels(p.data, p.meta)
 }

@@ -156,7 +156,7 @@ func (d *volume) setLocked(vb, data uint64) error {
 	d.p.changed = true
 	root, err := d.p.maps.insert(d.root, vb, u64(pack(data, d.p.sb.time)))
 	if err != nil {
-		d.p.failLocked(err)
+		d.p.cond.fail(err)
 		return err
 	}
 	if !had.ok {
@@ -177,7 +177,7 @@ func (d *volume) rootLocked(root uint64) error {
 	plain := tree{t: d.p.t, valueSize: 8, inc: d.p.top.inc}
 	top, err := plain.insert(d.p.sb.mapping, d.id, u64(root))
 	if err != nil {
-		d.p.failLocked(err)
+		d.p.cond.fail(err)
 		return err
 	}
 	d.p.sb.mapping, d.root = top, root
@@ -282,7 +282,7 @@ func writeAll(dev blockdev.Device, at int64, ps [][]byte) error {
 func (d *Device) Flush() error {
 	p := d.p
 	p.mu.RLock()
-	begun, failed := p.begun.Load(), p.failed
+	begun, failed := p.begun.Load(), p.cond.failed
 	// Only this volume's own mappings need a commit; one for other volumes could be
 	// waiting for storage.
 	changed, under := len(d.since) > 0, len(d.stored) > 0
@@ -308,7 +308,7 @@ func (d *Device) flushRange(off, n int64, fresh bool) error {
 	p := d.p
 	var changed, under bool
 	p.mu.RLock()
-	begun, failed := p.begun.Load(), p.failed
+	begun, failed := p.begun.Load(), p.cond.failed
 	for vb := uint64(off / p.chunk); n > 0 && vb <= uint64((off+n-1)/p.chunk) && !changed && len(d.since)+len(d.stored) > 0; vb++ {
 		_, now := d.since[vb]
 		_, before := d.stored[vb]

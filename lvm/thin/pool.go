@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"softiser/blockdev"
-	"softiser/lvm/internal/marks"
 )
 
 // Config says how a pool is opened.
@@ -49,25 +48,19 @@ type Pool struct {
 	det     tree // device → details
 	maps    tree // virtual block → data block and time
 	devs    map[uint64]*volume
-	busy    map[cell]chan struct{} // blocks being provisioned
-	claimed map[uint64]bool        // data blocks being filled: allocated, in no tree yet
-	changed bool                   // since the last cut
-	under   *transaction           // that is being stored; nil: none
-	state   poolState              // see enterLocked
-	failed  error                  // why, if the state is poolFailed
-	out     outOfSpace
-	marks   [2]marks.Marks // of data and metadata
-	low     watchers       // who are told at the marks
-	use     watchers       // who are told of each change
-	batch   int            // changes since the last commit
+	filling filling      // blocks that are being provisioned
+	changed bool         // since the last cut
+	under   *transaction // that is being stored; nil: none
+	cond    condition
+	alarms  alarms
+	use     watchers // who are told of each change
+	batch   int      // changes since the last commit
 
 	full atomic.Uint64 // writes that failed for lack of space
 
 	// Changed with mu held for writing.
 	begun, ended atomic.Uint64 // transactions that were cut, and stored
 }
-
-type cell struct{ dev, block uint64 }
 
 // details of a device: 24 bytes.
 type details struct {
@@ -95,8 +88,9 @@ func Open(cfg Config) (*Pool, error) {
 	if cfg.FullWait == 0 {
 		cfg.FullWait = 60 * time.Second
 	}
-	p := &Pool{cfg: cfg, t: newBlocks(cfg.Meta), devs: map[uint64]*volume{}, busy: map[cell]chan struct{}{}, claimed: map[uint64]bool{},
-		committing: make(chan struct{}, 1), out: outOfSpace{wake: make(chan struct{})}}
+	p := &Pool{cfg: cfg, t: newBlocks(cfg.Meta), devs: map[uint64]*volume{}, committing: make(chan struct{}, 1), alarms: alarms{notice: cfg.Notice}}
+	p.filling = filling{mu: &p.mu, cells: map[cell]chan struct{}{}, blocks: map[uint64]bool{}}
+	p.cond = condition{mu: &p.mu, alarms: &p.alarms, room: make(chan struct{})}
 	p.gens.init()
 	p.maps = tree{t: p.t, valueSize: 8, inc: func(v []byte) error { return p.data.c.inc(le.Uint64(v) >> 24) },
 		dec: func(v []byte) error { return p.data.c.dec(le.Uint64(v) >> 24) }}
@@ -213,8 +207,8 @@ func (p *Pool) Grow() error {
 		return err
 	}
 	p.use.follow()
-	p.out.again()
-	p.roomyLocked()
+	p.cond.again()
+	p.cond.roomy()
 	return nil
 }
 
@@ -227,6 +221,14 @@ func (p *Pool) reclaimLocked() {
 			// A discard is advice; one that fails loses nothing.
 			_ = p.cfg.Data.Discard(int64(b)*p.chunk, p.chunk)
 		}
+	}
+}
+
+// freedLocked is called when a volume has given blocks back.
+func (p *Pool) freedLocked() {
+	p.use.follow()
+	if p.cond.state == poolFull {
+		p.cond.again()
 	}
 }
 
@@ -243,11 +245,11 @@ func (p *Pool) roomLocked(extra uint64) error {
 		}
 	}
 	if p.meta.c.available() < extra+p.needLocked() {
-		p.tell("metadata")
+		p.alarms.outOf("metadata")
 		return fmt.Errorf("thin pool metadata is full: %w", blockdev.ErrNoSpace)
 	}
 	p.batch++
-	return p.failed
+	return p.cond.failed
 }
 
 // needLocked is how many metadata blocks one more change and the next cut take
@@ -271,7 +273,7 @@ func (p *Pool) allocLocked() (uint64, bool, error) {
 	}
 	b, ok := p.data.c.alloc()
 	if !ok {
-		p.tell("data")
+		p.alarms.outOf("data")
 	}
 	return b, ok, nil
 }
@@ -291,14 +293,14 @@ func (p *Pool) Usage() Usage {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
 	return Usage{DataBlocks: p.data.c.n, DataUsed: p.data.c.used, MetaBlocks: p.meta.c.n, MetaUsed: p.meta.c.used,
-		Chunk: p.chunk, Transaction: p.sb.transaction, Refused: p.full.Load(), Failed: p.failed != nil}
+		Chunk: p.chunk, Transaction: p.sb.transaction, Refused: p.full.Load(), Failed: p.cond.failed != nil}
 }
 
 // Err is why the pool is read-only: a commit failed. It is nil while all is well.
 func (p *Pool) Err() error {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
-	return p.failed
+	return p.cond.failed
 }
 
 // Close commits. Devices must have been closed.
@@ -307,7 +309,7 @@ func (p *Pool) Close() error {
 		return blockdev.ErrInUse
 	}
 	err := p.Commit()
-	p.low.calls.Wait()
+	p.alarms.low.calls.Wait()
 	p.use.calls.Wait()
 	return err
 }

@@ -2,9 +2,42 @@ package thin
 
 import (
 	"errors"
+	"sync"
 
 	"softiser/blockdev"
 )
+
+// cell is a block of a device.
+type cell struct{ dev, block uint64 }
+
+// filling are the blocks that are being provisioned. The pool's mu guards it.
+type filling struct {
+	mu     *sync.RWMutex          // the pool's
+	cells  map[cell]chan struct{} // closed when a cell is mapped, or will not be
+	blocks map[uint64]bool        // data blocks being filled: allocated, in no tree yet
+}
+
+// begin notes that c gets the data block b.
+func (f *filling) begin(c cell, b uint64) {
+	f.cells[c] = make(chan struct{})
+	f.blocks[b] = true
+}
+
+// await returns when nobody provisions c; mu is given up while it waits.
+func (f *filling) await(c cell) {
+	for f.cells[c] != nil {
+		ch := f.cells[c]
+		f.mu.Unlock()
+		<-ch
+		f.mu.Lock()
+	}
+}
+
+// end lets those go on that wait for c.
+func (f *filling) end(c cell) {
+	close(f.cells[c])
+	delete(f.cells, c)
+}
 
 // provision gives a virtual block a data block of its own and writes n bytes,
 // which are in ps, into it at offset in. The data is complete before the mapping
@@ -22,11 +55,11 @@ func (d *Device) provision(vb uint64, in int64, ps [][]byte, n int64, stop block
 	pool.gens.leave(old.gen)
 	pool.mu.Lock()
 	defer pool.mu.Unlock()
-	defer pool.releaseLocked(c)
+	defer pool.filling.end(c)
 	if err == nil {
 		err = pool.roomLocked(reserve / 2)
 	}
-	delete(pool.claimed, *fresh)
+	delete(pool.filling.blocks, *fresh)
 	if err == nil {
 		err = d.setLocked(vb, *fresh)
 	}
@@ -109,8 +142,8 @@ func (p *Pool) claim(d *Device, c cell, stop blockdev.Stop) (old mapping, fresh 
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for {
-		if err := p.waitCellLocked(c); err != nil {
-			return old, nil, err
+		if p.filling.await(c); p.cond.failed != nil {
+			return old, nil, p.cond.failed
 		}
 		if old, err = d.lookupLocked(c.block); err != nil || old.ok && !old.shared {
 			return old, nil, err
@@ -119,10 +152,9 @@ func (p *Pool) claim(d *Device, c cell, stop blockdev.Stop) (old mapping, fresh 
 			var b uint64
 			var ok bool
 			if b, ok, err = p.allocLocked(); ok && err == nil {
-				p.busy[c] = make(chan struct{})
-				p.claimed[b] = true
-				p.roomyLocked()
-				p.levelsLocked()
+				p.filling.begin(c, b)
+				p.cond.roomy()
+				p.alarms.levels(p.data, p.meta)
 				p.use.follow()
 				old.gen = p.gens.enter() // keeps the old block from being reused while it is copied
 				return old, &b, nil
@@ -134,30 +166,16 @@ func (p *Pool) claim(d *Device, c cell, stop blockdev.Stop) (old mapping, fresh 
 		if !errors.Is(err, blockdev.ErrNoSpace) {
 			return old, nil, err
 		}
-		if err = p.waitSpaceLocked(err, stop); err != nil {
-			if !errors.Is(err, blockdev.ErrStopped) {
-				p.full.Add(1)
+		if !p.cfg.ErrorWhenFull {
+			if err = p.cond.waitSpace(p.cfg.FullWait, err, stop); err == nil {
+				continue
 			}
-			return old, nil, err
 		}
+		if !errors.Is(err, blockdev.ErrStopped) {
+			p.full.Add(1)
+		}
+		return old, nil, err
 	}
-}
-
-// waitCellLocked returns when nobody provisions the block; mu is given up while
-// it waits.
-func (p *Pool) waitCellLocked(c cell) error {
-	for p.busy[c] != nil {
-		ch := p.busy[c]
-		p.mu.Unlock()
-		<-ch
-		p.mu.Lock()
-	}
-	return p.failed
-}
-
-func (p *Pool) releaseLocked(c cell) {
-	close(p.busy[c])
-	delete(p.busy, c)
 }
 
 // Discard implements blockdev.Device: whole blocks are unmapped, and the ends
@@ -250,8 +268,8 @@ func (d *Device) unmap(vb uint64) error {
 	p := d.p
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if err := p.waitCellLocked(cell{d.id, vb}); err != nil {
-		return err
+	if p.filling.await(cell{d.id, vb}); p.cond.failed != nil {
+		return p.cond.failed
 	}
 	m, err := d.lookupLocked(vb)
 	if err != nil || !m.ok {
@@ -263,7 +281,7 @@ func (d *Device) unmap(vb uint64) error {
 	p.changed = true
 	root, _, err := p.maps.remove(d.root, vb)
 	if err != nil {
-		p.failLocked(err)
+		p.cond.fail(err)
 		return err
 	}
 	d.det.mapped--

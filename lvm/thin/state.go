@@ -3,7 +3,10 @@ package thin
 import (
 	"fmt"
 	"slices"
+	"sync"
 	"time"
+
+	"softiser/blockdev"
 )
 
 // poolState is what a pool can do.
@@ -34,42 +37,93 @@ var nextPool = [][]poolState{
 // of ours. Tests make it panic.
 var badTransition = func(error) {}
 
-// enterLocked is the only place where a pool changes its state. One that would go where
-// it cannot fails: nobody knows any more what its metadata is.
-func (p *Pool) enterLocked(to poolState) {
-	if !slices.Contains(nextPool[p.state], to) {
-		err := fmt.Errorf("internal error: a thin pool cannot go from %v to %v", p.state, to)
+// condition is the state of a pool, and what waits for a better one: dm-thin's "out of data
+// space" mode. The pool's mu guards it.
+type condition struct {
+	mu     *sync.RWMutex // the pool's
+	alarms *alarms
+	state  poolState     // see enter
+	failed error         // why, if the state is poolFailed
+	since  time.Time     // when the pool became full
+	room   chan struct{} // closed when there may be space again
+}
+
+// enter is the only place where a pool changes its state. One that would go where it
+// cannot fails: nobody knows any more what its metadata is.
+func (c *condition) enter(to poolState) {
+	if !slices.Contains(nextPool[c.state], to) {
+		err := fmt.Errorf("internal error: a thin pool cannot go from %v to %v", c.state, to)
 		badTransition(err)
-		p.notice("%v", err)
-		if p.failed == nil {
-			p.failed = err
+		c.alarms.say("%v", err)
+		if c.failed == nil {
+			c.failed = err
 		}
 		to = poolFailed
 	}
-	p.state = to
+	c.state = to
 }
 
-// failLocked makes the pool read-only. The first cause is kept.
-func (p *Pool) failLocked(err error) {
-	if p.state != poolFailed {
-		p.failed = err
-		p.enterLocked(poolFailed)
+// fail makes the pool read-only. The first cause is kept.
+func (c *condition) fail(err error) {
+	if c.state != poolFailed {
+		c.failed = err
+		c.enter(poolFailed)
 	}
 }
 
-// fullLocked notes that the pool has run out of blocks, and returns since when it has.
-func (p *Pool) fullLocked(now time.Time) time.Time {
-	if p.state == poolWorking {
-		p.out.since = now
-		p.enterLocked(poolFull)
+// full notes that the pool has run out of blocks, and returns since when it has.
+func (c *condition) full(now time.Time) time.Time {
+	if c.state == poolWorking {
+		c.since = now
+		c.enter(poolFull)
 	}
-	return p.out.since
+	return c.since
 }
 
-// roomyLocked notes that there was a free block.
-func (p *Pool) roomyLocked() {
-	p.out.told = false
-	if p.state == poolFull {
-		p.enterLocked(poolWorking)
+// roomy notes that there was a free block.
+func (c *condition) roomy() {
+	c.alarms.told = false
+	if c.state == poolFull {
+		c.enter(poolWorking)
+	}
+}
+
+// again lets those that wait for space try again.
+func (c *condition) again() {
+	close(c.room)
+	c.room = make(chan struct{})
+}
+
+// waitSpace waits until there may be space; full is what to fail with when there is no more
+// waiting. mu is given up while it waits. The time-out runs from when the pool ran out, not
+// from when a write came: a full pool holds its writers once, and refuses at once from then
+// on. stop may be nil.
+func (c *condition) waitSpace(timeout time.Duration, full error, stop blockdev.Stop) error {
+	now := time.Now()
+	left := c.full(now).Add(timeout).Sub(now)
+	if left <= 0 {
+		return full
+	}
+	room := c.room
+	c.mu.Unlock()
+	defer c.mu.Lock()
+	var stopped <-chan struct{}
+	if stop != nil {
+		stopped = stop.Done()
+	}
+	// Nobody is woken up when a lease ends and its blocks become free: look again every second.
+	t := time.NewTimer(min(left, time.Second))
+	defer t.Stop()
+	select {
+	case <-room:
+	case <-t.C:
+	case <-stopped:
+	}
+	// Space and stop may come at the same time: a write that was given up must not be done.
+	select {
+	case <-stopped:
+		return blockdev.ErrStopped
+	default:
+		return nil
 	}
 }

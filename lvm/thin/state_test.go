@@ -20,8 +20,8 @@ func TestPoolStates(t *testing.T) {
 			t.Helper()
 			p.mu.RLock()
 			defer p.mu.RUnlock()
-			if p.state != want || (p.failed != nil) != (want == poolFailed) {
-				t.Errorf("the pool is %v (%v), not %v", p.state, p.failed, want)
+			if p.cond.state != want || (p.cond.failed != nil) != (want == poolFailed) {
+				t.Errorf("the pool is %v (%v), not %v", p.cond.state, p.cond.failed, want)
 			}
 		}
 		is(poolWorking)
@@ -48,7 +48,7 @@ func TestPoolStates(t *testing.T) {
 		is(poolFailed)
 		first := p.Err()
 		p.mu.Lock()
-		p.failLocked(errors.New("another"))
+		p.cond.fail(errors.New("another"))
 		p.mu.Unlock()
 		if p.Err() != first {
 			t.Errorf("the cause is %v", p.Err())
@@ -65,7 +65,7 @@ func TestPoolStates(t *testing.T) {
 	badTransition = func(error) { n++ }
 	p, d, _, _ := hookPool(t, 2, nil)
 	p.mu.Lock()
-	p.enterLocked(poolWorking)
+	p.cond.enter(poolWorking)
 	p.mu.Unlock()
 	if _, err := d.WriteAt(make([]byte, 512), 0); n != 1 || err == nil || p.Err() == nil {
 		t.Errorf("told %d times; a write: %v", n, err)

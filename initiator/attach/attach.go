@@ -440,7 +440,7 @@ func (a *Attachment) Wait(ctx context.Context) error {
 	case err = <-a.failed:
 	case err = <-a.lost:
 	}
-	a.giving.others.End() // another process that is taking the attachment over has it, or does not get it
+	a.giving.others.End() // a takeover that has begun comes to its end; none begins any more
 	return errors.Join(err, a.undo())
 }
 

@@ -157,7 +157,7 @@ func (c *command) run(cmd *cobra.Command, args []string) error {
 		return c.print(out, rec)
 	}
 	err = c.serve(cmd.Context(), out, cmd.ErrOrStderr(), args[0], pipe)
-	report(pipe, nil, err) // after success the pipe is closed and this is void
+	report(pipe, nil, err) // no effect after success: the pipe is closed by then
 	return err
 }
 
@@ -243,7 +243,7 @@ func (c *command) serve(ctx context.Context, out, stderr io.Writer, url string, 
 	}
 	report(pipe, &a.Record, nil)
 	if pipe == nil {
-		if !c.take { // the notice of the takeover says it, to whoever started the first process
+		if !c.take { // after a takeover, whoever started the first process has its output
 			err = c.print(out, &a.Record)
 		}
 		if err != nil {

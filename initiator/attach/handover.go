@@ -82,7 +82,7 @@ const maxWait = time.Hour
 type offering struct {
 	handover.Offer
 	state handedOver
-	under int // requests that the next process is to repeat
+	under int // requests under way, which the next process is to repeat
 }
 
 // freeze brings the attachment to rest and collects what it has. With an error it goes on.
@@ -263,7 +263,7 @@ func (r *Record) differs(opt *Options) error {
 	sock, tcp, device := r.Socket, r.TCP, deviceOf(r)
 	for _, o := range []struct {
 		name, want, is string
-		any            bool // of those that are not named
+		agrees         bool // though the two are not spelled alike
 	}{
 		{"the volume", opt.URL, r.URL, false}, {"--export-name", opt.Export, r.Export, false},
 		{"--socket", opt.Socket, sock, opt.Socket == "" || absolute(opt.Socket) == sock},
@@ -271,7 +271,7 @@ func (r *Record) differs(opt *Options) error {
 		{"--device", opt.Device, device, sameDevice(opt.Device, device)},
 		{"--read-only", fmt.Sprint(opt.ReadOnly), fmt.Sprint(r.ReadOnly), !opt.ReadOnly || r.ReadOnly},
 	} {
-		if !o.any && o.want != o.is {
+		if !o.agrees && o.want != o.is {
 			return fmt.Errorf("%s of the running attachment is %q, the new process is told %q; that takes a detach", o.name, o.is, o.want)
 		}
 	}

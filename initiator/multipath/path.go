@@ -35,9 +35,10 @@ type path struct {
 	// of them does, and its target knows of no other port that does, the storage has moved
 	// the volume, and this path's owner writes no more.
 	standby []*path
-	// moved: that has happened, and this path's target has not answered since: it may be mute,
-	// and not be known to be lost yet. It is asked before the path is used, and what the path
-	// still carries was given to an owner that writes no more.
+	// moved says that the storage has moved the volume away from this path, as standby tells,
+	// and that the path's target has not answered since. It may have gone without this being
+	// known yet, so it is asked before the path is used again; what the path still carries was
+	// given to an owner that writes no more.
 	moved bool
 }
 

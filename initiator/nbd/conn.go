@@ -41,7 +41,7 @@ type conn struct {
 	broken   error // the socket failed: replies are dropped
 	waiting  bool  // the receive goroutine waits for a slot or a buffer
 	draining bool  // no more requests are read
-	stands   bool  // the receive goroutine does, until resting ends
+	stands   bool  // the receive goroutine waits in stand until resting ends
 	ending   bool  // the receive goroutine has read its last
 	mute     bool  // nothing is sent
 	goesOn   sync.Cond

@@ -21,8 +21,8 @@ import (
 // current is the request that the receive goroutine has taken from the stream and not begun.
 type current struct {
 	in     request
-	within bool  // there is one
-	slot   *slot // that it has; nil: none yet, or it is being refused
+	within bool  // the goroutine is within a request: in holds
+	slot   *slot // for in; nil: it has none yet, or the request is being refused
 }
 
 // passed is a deadline that ends waiting at once.
@@ -53,7 +53,7 @@ func (c *conn) stand() bool {
 
 // resume ends what rest has begun.
 func (c *conn) resume() {
-	c.nc.SetReadDeadline(time.Time{}) // first: nobody reads on before that
+	c.nc.SetReadDeadline(time.Time{}) // before the receive goroutine, which waits in stand, may read on
 	c.nc.SetWriteDeadline(time.Time{})
 	c.mu.Lock()
 	c.mute = false
@@ -65,10 +65,10 @@ func (c *conn) resume() {
 
 // stillness is what a connection still does.
 type stillness struct {
-	reads   bool
-	under   int // requests under way
-	replies bool
-	sends   bool // just now
+	reads   bool // requests
+	under   int  // requests under way
+	replies bool // there are replies to be sent
+	sends   bool // a reply is being sent
 }
 
 func (c *conn) stillness() (s stillness) {

@@ -102,7 +102,7 @@ type controller struct {
 	zeroes  uint8         // WZSL
 	verify  uint8         // VSL
 	kato    time.Duration // keep alive timeout; 0: none
-	holds   time.Duration // the longest that the controller may take it for, after rounding
+	holds   time.Duration // how long the controller may keep us without a keep alive: kato as it rounds it up
 }
 
 // Connect makes an association with cfg.Subsystem at cfg.Address.

@@ -70,8 +70,8 @@ const (
 type Watch struct {
 	heard  uint64
 	quiet  time.Duration // since when nothing comes though something is waited for
-	pinged time.Duration // when Ping was asked for
-	asked  bool          // it was, since quiet
+	pinged time.Duration // when Look last returned Ping
+	asked  bool          // it has returned Ping since quiet
 	waited bool          // something was outstanding at the last look
 }
 
@@ -94,8 +94,9 @@ func (w *Watch) Look(t Times, now time.Duration, heard uint64, waiting bool) Act
 }
 
 const (
-	maxPatience = 5  // the most times that Patience doubles
-	young       = 10 // times Probe: that soon is soon
+	maxPatience = 5 // the most times that Patience doubles
+	// young is the age, in multiples of Probe, up to which a connection counts as given up soon.
+	young = 10
 )
 
 // Patience makes the time before a probe longer after connections that had to be given up

@@ -136,7 +136,7 @@ func (c *Calls) WriteZeroes(off, n int64, mayUnmap bool) error {
 	set := blockio.Request{Op: blockio.OpWriteZeroes, Off: off, Len: n, MayUnmap: mayUnmap}
 	err := c.call(set)
 	if errors.Is(err, blockdev.ErrNotSupported) && c.vol.Limits().MaxWriteSame == 0 {
-		err = c.call(set) // it has turned out to have none: this call writes zeroes
+		err = c.call(set) // the target turned out to have no such command: this call writes zeroes instead
 	}
 	return err
 }

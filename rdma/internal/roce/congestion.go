@@ -19,9 +19,9 @@ type marks struct {
 // heedLocked takes note of what routers, and the peer, say by the IP header of a packet.
 func (b *base) heedLocked(p *packet.Packet) {
 	if p.ECN == 0 || !b.info.Remote.IsValid() {
-		return // who sends datagrams is not told: nothing is known of him but an address
+		return // only the peer of a connection can be told; of who sends datagrams nothing but an address is known
 	}
-	b.send.HeedMarks() // a peer that can be told of marks tells of them
+	b.send.HeedMarks() // a peer that lets its packets be marked tells us of marks on ours
 	if p.ECN == packet.CE {
 		b.port.count.marked.Add(1)
 		b.marks.seen = true

@@ -96,7 +96,7 @@ func (u *Unreliable) JoinGroup(group netip.Addr) error {
 		u.groups = append(u.groups, group)
 	}
 	u.Mu.Unlock()
-	if late { // the end has not seen the group
+	if late { // the queue pair has left its groups already, without this one
 		hp.DetachGroup(group, u.Num)
 		return fmt.Errorf("%w: queue pair %d", verbs.ErrClosed, u.Num)
 	}

@@ -14,9 +14,9 @@ import (
 type life struct {
 	conn    *cm.Conn    // nil for datagrams, and for a connection made without the manager
 	open    bool        // requests may be sent: the peer is ready to receive
-	heard   bool        // a packet of the peer has come that says so
-	rtu     bool        // the peer has said so by the manager
-	told    bool        // the manager and the owner know of that
+	heard   bool        // a packet of the peer has come, which shows that it is ready
+	rtu     bool        // the peer's Ready To Use has come, by the manager
+	told    bool        // the manager and the owner know that the peer is ready
 	ending  bool        // the handshake of the end has begun
 	more    bool        // the pump has stopped because it is somebody else's turn
 	closing *time.Timer // bounds the handshake of the end

@@ -142,7 +142,8 @@ func (qp *QP) pumpLocked(now time.Duration) {
 // answerLocked adds packets of answers behind n others, and returns how many there are.
 func (qp *QP) answerLocked(n int) int {
 	for n < turn && qp.resp.Next(&qp.out) {
-		// Whoever owns the memory of a READ may write to it meanwhile: copied.
+		// Copied, since the application may write to the memory that is read before the packet
+		// is sent, and the ICRC would be wrong.
 		if !qp.addLocked(true) {
 			qp.resp.Unreadable(&qp.out)
 		}

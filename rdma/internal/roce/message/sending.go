@@ -41,7 +41,7 @@ func (s *Sending) Begin() *verbs.WQE {
 func (s *Sending) Check(e *verbs.WQE, found verbs.Status) verbs.Status {
 	switch {
 	case s.off > 0:
-		return verbs.StatusSuccess // looked at when it began
+		return verbs.StatusSuccess // it was looked at before its first packet
 	case found != verbs.StatusSuccess:
 		e.Status = found
 	case !LocalKeys(s.qp, e.LKeys, e.Segs, false):

@@ -10,7 +10,7 @@ const one = 1 << 31
 // multiply is a times b.
 func multiply(a, b uint32) (p uint32) {
 	for ; a != 0; a <<= 1 {
-		// Without branches: half of a's bits are set, in no order.
+		// Without branches, which could not be predicted: the bits of a are as good as random.
 		p ^= b & -(a >> 31)
 		b = b>>1 ^ crc32.IEEE&-(b&1)
 	}
@@ -20,7 +20,7 @@ func multiply(a, b uint32) (p uint32) {
 // inverses[k] is x^-8 to the power of 2^k.
 var inverses = func() (t [16]uint32) {
 	v := uint32(one)
-	for range 8 { // divided by x, as often
+	for range 8 { // divide by x
 		v = (v^crc32.IEEE&-(v>>31))<<1 | v>>31
 	}
 	for k := range t {

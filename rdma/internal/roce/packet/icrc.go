@@ -37,8 +37,8 @@ type Flow struct {
 	v4      bool                          // there is an identification
 	n       int                           // length of the last UDP payload; 0: none
 	before  Sum                           // of masked, for that length
-	solveN  int                           // of the last solution: the bytes behind the identification,
-	inverse uint32                        // and what takes their effect back
+	solveN  int                           // length of the UDP payload that inverse is for; 0: none
+	inverse uint32                        // undoes the effect that the bytes behind the identification have on the register
 }
 
 // NewFlow makes a Flow for packets from src to dst. dst's port is 4791 on the wire;
@@ -169,7 +169,7 @@ func (f *Flow) Check(b []byte, likely uint16) (id uint16, ok bool) {
 		likely = 0
 	}
 	body := b[:len(b)-ICRCLen]
-	// What is found is the difference from the identification that it was begun with.
+	// The sum was begun with likely, so what is found is the difference from that.
 	id, ok = f.Verify(f.Begin(body, len(b), likely), binary.LittleEndian.Uint32(b[len(body):]), len(b))
 	return id ^ likely, ok
 }
@@ -182,9 +182,10 @@ func (f *Flow) Verify(sum Sum, wire uint32, n int) (id uint16, ok bool) {
 	if diff == 0 || !f.v4 {
 		return 0, diff == 0
 	}
-	// diff is what the identification's two bytes make of a register of zeros when they
-	// and the bytes behind them go through it: times x^8 for each. Taken back, the two
-	// bytes are left, the first one in the lower eight bits, and nothing above them.
+	// diff is the register, begun with zeros, after the two bytes of the identification and as
+	// many bytes of zeros as follow it in the packet. Each of those has multiplied it by x^8. When
+	// that is undone, the two bytes are left, the first one in the lower eight bits; if anything
+	// is above them, no identification explains the ICRC.
 	if n != f.solveN {
 		f.solveN, f.inverse = n, unshift(v4Len-4+udpLen+n-ICRCLen)
 	}

@@ -19,8 +19,8 @@ import "time"
 type IDs struct {
 	known   bool
 	current idSeries
-	doubt   bool // another is what the last packet was, if it was not damaged
-	another idSeries
+	doubt   bool     // the last packet did not fit current
+	another idSeries // that it would begin, if it was not damaged
 
 	// Strange counts packets that were refused.
 	Strange uint64
@@ -29,7 +29,7 @@ type IDs struct {
 // idSeries is where a peer's identifications stand.
 type idSeries struct {
 	small   bool // all have been below maxSegments
-	settled bool // and one has come again: the generator does not repeat itself so soon
+	settled bool // small, and one was not above its predecessor, which a growing series takes 65536 packets for
 	last    uint16
 	at      time.Duration
 }
@@ -37,7 +37,7 @@ type idSeries struct {
 const (
 	maxSegments   = 128  // of one UDP_SEGMENT call
 	idWindow      = 1024 // steps that may lie between two packets of one peer
-	idReordered   = 64   // steps back: packets that overtook each other
+	idReordered   = 64   // steps back that are allowed: packets overtake each other
 	idTicksPerSec = 1000 // the fastest clock that Linux is built with
 )
 
@@ -76,7 +76,7 @@ func (s *idSeries) fits(id uint16, now time.Duration) bool {
 	}
 	ahead := idWindow + (now-s.at)*idTicksPerSec/time.Second
 	if ahead >= 1<<16-idReordered {
-		return true // silent for so long that it may stand anywhere
+		return true // it has been silent for so long that any value may be next
 	}
 	return id-s.last+idReordered < uint16(ahead)+idReordered
 }

@@ -25,7 +25,7 @@ type Sender struct {
 	lane  *udp.Lane
 	peer  *destination                // of a connected queue pair; nil
 	peers map[netip.Addr]*destination // of one for datagrams
-	last  *destination                // of the message that has been begun; nil
+	last  *destination                // of the message that is being put together; nil: there is none
 	ect   ect                         // what the packets of that message are
 	heeds bool                        // see HeedMarks
 	burst *udp.Burst
@@ -41,7 +41,7 @@ type ect uint8
 const (
 	unmarked ect = iota
 	markable
-	either // markable, but not worth a message of its own
+	either // may go marked or not, whichever the message that it joins is
 )
 
 // HeedMarks has the requests of a connected queue pair be sent as such that routers may mark:

@@ -23,7 +23,7 @@ func (r *Requester) Receive(p *packet.Packet, now time.Duration) {
 	case p.Op.Service() != packet.RC || t&packet.Response == 0:
 		r.stats.Strange++
 	case d < 0:
-		// Answered before; an acknowledgement that was overtaken.
+		// An acknowledgement that a later one has overtaken: what it is for has been answered.
 	case t&packet.Ack != 0:
 		r.acknowledge(p, psn, now)
 	case psn >= r.top:
@@ -36,7 +36,7 @@ func (r *Requester) Receive(p *packet.Packet, now time.Duration) {
 // acknowledge takes an ACK or NAK.
 func (r *Requester) acknowledge(p *packet.Packet, psn uint64, now time.Duration) {
 	s := p.AETH.Syndrome
-	// A NAK for what was lost names what is expected, which may be what comes next.
+	// A NAK for a lost packet names the PSN that the peer expects, which may be one that has not been sent yet.
 	if psn > r.top || psn == r.top && s != packet.NAKSequence {
 		r.stats.Strange++
 		return
@@ -100,7 +100,7 @@ func (r *Requester) advance(psn uint64, now time.Duration) bool {
 			break
 		}
 	}
-	if psn > r.una { // it may have been taken back to what was lost
+	if psn > r.una { // psn may have been set back to the first answer that is missing
 		r.progress(psn, now)
 		r.qp.SweepLocked(r.una)
 		r.stopped()
@@ -273,7 +273,8 @@ func (r *Requester) data(p *packet.Packet, t packet.Traits, psn uint64, now time
 			r.stats.Strange++ // an answer of another kind than the question
 			return
 		}
-		// All before it has been answered, and of a READ what comes before this packet.
+		// This answer implies those before it, and of a READ the packets before this one: if one
+		// of them has not come, it was lost.
 		if !r.advance(*r.start(i), now) || psn > r.una {
 			if r.err == nil && r.una >= *r.start(i) {
 				r.gap(now)

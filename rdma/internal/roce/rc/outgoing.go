@@ -39,7 +39,7 @@ func (r *Responder) Next(o *Outgoing) bool {
 			if r.segment(o, a) {
 				return true
 			}
-			continue // it has become a NAK, or nothing
+			continue // segment has put a NAK in its place, or dropped it
 		}
 		o.Packet.AETH = packet.AETH{Syndrome: a.verd, MSN: a.msn}
 		o.Packet.Original = a.orig
@@ -55,8 +55,8 @@ func (r *Responder) segment(o *Outgoing, a *answer) bool {
 	if n > 0 {
 		reg, off, f := r.find(a.reth.RKey, a.reth.VA, uint64(n), mem.RemoteRead)
 		if f != mem.None && a.dup {
-			// A READ comes again while its answer is on its way, too. Once that has arrived,
-			// the peer has done with the memory, and may have told its owner so.
+			// The peer had sent the READ again when its first answer was on the way. That has
+			// arrived since: the peer is done with the memory, and its key may be revoked.
 			r.answers.pop()
 			return false
 		}

@@ -65,7 +65,8 @@ func (r *Responder) atomic(p *packet.Packet) bool {
 	cur.Set(reg.Pieces())
 	cur.Skip(int(off))
 	word := cur.Next(8)
-	// An address is what its owner says; what the processor needs is that of the memory.
+	// VA is the address that the region was registered under; whether the processor can do it
+	// depends on where the memory is.
 	ok := len(word) == 8 && mem.AddrOf(word)%8 == 0
 	var orig uint64
 	if ok {

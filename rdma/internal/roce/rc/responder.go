@@ -30,8 +30,8 @@ type Responder struct {
 	msn    uint32     // messages executed
 	in     message.In // the SENDs and WRITEs
 	silent bool       // a NAK has named expect: nothing ahead of it is answered any more
-	told   packet.PSN // while silent: the packet that it was said to
-	again  int        // how often it was said once more
+	told   packet.PSN // while silent: the packet that the NAK was the answer to
+	again  int        // how often the NAK was repeated
 	eager  int        // packets that are still acknowledged one by one
 	err    error
 
@@ -210,7 +210,7 @@ func (r *Responder) message(p *packet.Packet, t packet.Traits) bool {
 		return true
 	case f == message.NoBuffer: // the peer is to come again (§9.7.5.2.8)
 		r.stats.RNRs++
-		r.silent, r.told = true, p.PSN // what comes behind it until it comes again was not lost
+		r.silent, r.told = true, p.PSN // packets behind it are no sign of a loss until it comes again
 		r.answers.refuse(packet.RNR|packet.Syndrome(r.cfg.MinRNR), p.PSN, r.msn)
 		return false
 	case f.Syndrome == packet.ACK:

@@ -45,7 +45,7 @@ func (e *Env) RoCE(mtu int) error {
 		return err
 	}
 	if e.w.guest != nil && e.raw != (e.w.wire != nil) {
-		e.w.drop() // it is at the other kind of link
+		e.w.drop() // the guest was booted with the other kind of link
 	}
 	e.net = n
 	_, err = e.In("rxe_up %d || die rxe", mtu)

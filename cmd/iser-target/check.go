@@ -87,7 +87,7 @@ func servedBy(ctx context.Context, cfg *config.Config, sock *socketFlag) (served
 	defer c.Close()
 	st, err := c.Status(ctx)
 	if err != nil {
-		return served, "no target answers at " + sock.path // one that serves this would
+		return served, "no target answers at " + sock.path // so what is in use is so by something else
 	}
 	for _, t := range st.Targets {
 		for _, l := range t.LUNs {

@@ -14,7 +14,7 @@ import (
 // health answers whether the process lives and serves.
 type health struct {
 	status func() target.Status
-	asks   chan struct{} // a token for each question that is not answered yet: storage or a mistake of ours may hold locks
+	asks   chan struct{} // a token for each question without an answer yet, which may be all of them when storage, or a mistake of ours, keeps a lock held
 }
 
 func newHealth(status func() target.Status) *health {
@@ -31,7 +31,7 @@ func (h *health) check(ctx context.Context) (st target.Status, err error) {
 	select {
 	case h.asks <- struct{}{}:
 	default:
-		return st, errStuck // and asking more would only leave more goroutines behind
+		return st, errStuck // another question would only leave another goroutine waiting
 	}
 	answer := make(chan target.Status, 1)
 	go func() {

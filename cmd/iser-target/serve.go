@@ -142,7 +142,7 @@ func override(p *string, v string) {
 // withPort adds the registered port where there is none.
 func withPort(a string) string {
 	if strings.HasPrefix(a, roceScheme) {
-		return a // the configuration knows
+		return a // portals for RoCE have a default of their own
 	}
 	if _, _, err := net.SplitHostPort(a); err != nil {
 		return net.JoinHostPort(a, target.DefaultPort)
@@ -157,7 +157,7 @@ type app struct {
 	reg  *registry.Registry
 	pool *blockdev.Pool
 
-	changes  sync.RWMutex   // read-locked by whoever changes what is served, locked while that is handed over
+	changes  sync.RWMutex   // held for reading by whoever changes what is served, for writing while that is handed over
 	services sync.WaitGroup // admin socket and metrics
 }
 

@@ -68,7 +68,7 @@ long they took on average, P99 the 99th percentile, all of the time since the la
 // top shows a target again and again.
 type top struct {
 	out        io.Writer
-	tty        io.Writer // what out ends in, which may be a terminal
+	tty        io.Writer // where out is written to in the end: perhaps a terminal
 	once, json bool
 	every      time.Duration
 }
@@ -80,7 +80,7 @@ func (t *top) run(ctx context.Context, ask func() (target.Status, error)) error 
 		return err
 	}
 	at := time.Now()
-	var screen *terminal.Screen // nil: one table after the other
+	var screen *terminal.Screen // nil: tables are printed one after the other
 	if !t.once && !t.json {
 		screen = terminal.OpenScreen(t.out, t.tty)
 	}

@@ -100,7 +100,7 @@ func successorArgs(args []string) (all []string) {
 	for i := 0; i < len(args); i++ {
 		switch a := args[i]; {
 		case a == "--ready-fd":
-			i++ // who had started this process has been told
+			i++ // whoever started this process has been told long ago that it is ready
 		case strings.HasPrefix(a, "--ready-fd="), a == "--"+takeoverName, strings.HasPrefix(a, "--"+takeoverName+"="):
 		default:
 			all = append(all, a)

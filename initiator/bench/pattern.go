@@ -79,7 +79,7 @@ func (p *pattern) next() (e extent, ok bool) {
 	if p.cur.follows(p.job) {
 		e.off, e.n, ok = p.follow(e.d, size)
 		if !ok && p.job.Random && e.off >= p.total {
-			e.off, e.n, ok = p.random(e.d, size) // as fio does behind the volume's end
+			e.off, e.n, ok = p.random(e.d, size) // fio draws a new place when a sequence has come to the volume's end
 		}
 	} else {
 		e.off, e.n, ok = p.random(e.d, size)

@@ -16,7 +16,7 @@ type timeline struct {
 	started time.Time
 
 	mu    sync.Mutex
-	per   int // a tick is so many of tickLength
+	per   int // tickLengths that a tick stands for
 	ticks []*tick
 	end   time.Duration // of the last operation
 }

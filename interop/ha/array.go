@@ -14,7 +14,7 @@ import (
 // array is a shared disk that can refuse a node, as one with persistent reservations or a
 // switch with zones does. Each node has a way of its own to it, with a page cache of its own.
 type array struct {
-	never bool // it refuses nobody: a check of the check
+	never bool // it refuses nobody: shows that late writes would be seen
 
 	mu      sync.Mutex // held while something takes effect
 	refused map[string]bool

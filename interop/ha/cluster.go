@@ -50,9 +50,9 @@ type cluster struct {
 	array *array // of a configuration with storageFence
 	wg    sync.WaitGroup
 
-	mu   sync.Mutex
-	dead bool // guarded by mu: the power switch does not obey
-	gone bool // guarded by mu: nothing is booted any more
+	mu   sync.Mutex // guards what follows
+	dead bool       // the power switch does not obey
+	gone bool       // the cluster is being taken down: nothing is booted any more
 }
 
 // node is one process tree.
@@ -342,7 +342,7 @@ func (c *cluster) obey(verb, name string) string {
 	case verb == "list":
 		return strings.Join(c.names(), ", ")
 	case dead || n == nil:
-		time.Sleep(time.Second) // as a switch that does not answer
+		time.Sleep(time.Second) // a switch that is out of order answers late
 		return "refused"
 	case c.array != nil && verb == "status":
 		if c.array.refuses(name) {
@@ -379,7 +379,7 @@ func (c *cluster) whole(ctx context.Context) error {
 	state := ""
 	err := poll.Until(ctx, patience, fmt.Sprintf("all %d nodes are on line, and one serves", len(c.nodes)), func() (bool, error) {
 		for _, n := range c.nodes {
-			if err := c.boot(n); err != nil { // where no other node is left to fence it
+			if err := c.boot(n); err != nil { // one that is off, and that no other node was left to fence
 				return false, err
 			}
 		}

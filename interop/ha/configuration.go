@@ -27,7 +27,7 @@ type configuration struct {
 	promotable   bool // the group moves between processes; else the process does
 	lvm          bool // the volumes are in a volume group, which is opened where the process runs
 	storageFence bool // the shared disk refuses a lost node, which keeps its power
-	neverRefuse  bool // it does not, for a check of the check
+	neverRefuse  bool // the shared disk refuses nobody, which shows that the check would see late writes
 	who          string
 }
 

@@ -113,14 +113,14 @@ func wake(ctx context.Context, c *cluster, owner *node, o *outcome) error {
 	if c.array == nil {
 		return nil
 	}
-	// What it has at hand is to be old by then: a good part of it has been written anew.
+	// By then a good part of what its writes were for has been written anew by the other node.
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-time.After(6 * time.Second):
 	}
-	// Its address would be an affair of its own: the first ARP request that it sends takes
-	// the initiators along.
+	// Without its cable: it still has the address, and its first ARP request would take the
+	// initiators away from the other node, which is not what is looked at here.
 	c.cable(owner, false)
 	if err := owner.freeze(false); err != nil {
 		return err
@@ -128,7 +128,7 @@ func wake(ctx context.Context, c *cluster, owner *node, o *outcome) error {
 	for end := time.Now().Add(10 * time.Second); c.array.lateWrites(owner.name) == 0 && time.Now().Before(end) && ctx.Err() == nil; {
 		time.Sleep(10 * time.Millisecond)
 	}
-	select { // the loads write on beside it
+	select { // the loads go on over the other node
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-time.After(2 * time.Second):

@@ -210,7 +210,7 @@ var attackers = []attacker{
 	{"discovery sessions that stay", assault{conns: 60, session: "Discovery", stays: true}},
 	{"SendTargets many times in one request", assault{conns: 1, session: "Discovery", sent: 1, what: (*peer).sendTargets, answers: awaited}},
 	{"commands behind a gap in the numbering", assault{conns: 1, session: "Normal", sent: 60,
-		what: func(p *peer, i uint32) []byte { return p.ping(2+i, false, make([]byte, 4096)) }, stays: true}}, // number 1 never comes
+		what: func(p *peer, i uint32) []byte { return p.ping(2+i, false, make([]byte, 4096)) }, stays: true}}, // the command with number 1 never comes
 	{"pings whose answers are not read", assault{conns: 1, session: "Normal", sent: 2000,
 		what: func(p *peer, _ uint32) []byte { return p.ping(1, true, make([]byte, 4096)) }, stays: true}},
 	{"aborts of tasks that are not there", assault{conns: 1, session: "Normal", sent: 2000, what: (*peer).abort, answers: dropped}},

@@ -43,7 +43,7 @@ var errNoMeans = errors.New("not on this machine")
 // run is what stages work with.
 type run struct {
 	bin          string // folder of the programs
-	dir          string // of this turn; its own
+	dir          string // of this turn
 	rnd          *rand.Rand
 	rounds       int // how much a stage does in one turn
 	dropFlushes  bool

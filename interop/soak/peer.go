@@ -116,9 +116,9 @@ type assault struct {
 type answers uint8
 
 const (
-	ignored answers = iota // nobody reads them; the target may well stop to read, too
-	dropped
-	awaited // one, after everything has been sent
+	ignored answers = iota // nobody reads them; then the target may stop reading as well
+	dropped                // read, and thrown away
+	awaited                // one is waited for, after everything has been sent
 )
 
 // attack ends by itself; what it returns is why the target did not let it go on.
@@ -135,7 +135,7 @@ func (p *peer) attack(a *assault) (refused error) {
 			defer c.Close()
 		}
 		if err := p.sendAll(c, a); err != nil {
-			refused = err // another connection, then
+			refused = err // the next connection may get further
 		}
 		if !a.stays {
 			c.Close()

@@ -13,7 +13,7 @@ import (
 // what a power cut would have left.
 func powerCuts(ctx context.Context, r *run) (string, error) {
 	cuts, states := 0, 0
-	first := r.rnd.IntN(len(allWires)) // one turn may not have rounds for all
+	first := r.rnd.IntN(len(allWires)) // a turn may have fewer rounds than there are wires
 	for i := range r.rounds {
 		n, err := powerCut(ctx, r, allWires[(first+i)%len(allWires)])
 		if err != nil {

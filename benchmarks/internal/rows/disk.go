@@ -130,7 +130,7 @@ func qd1Row(rw string, place proc.Placement) Row {
 	poll.Slow = rw != "randread"
 	r.Contenders = append(r.Contenders, poll)
 	q := result.Ratio{Name: fmt.Sprintf("4 KiB %s QD1 %v, busy_poll: median over nbdkit's", rw, place), Num: iserPoll, Den: nbdkit, Metric: result.P50}
-	if place == proc.Pinned { // two that spin on one core are in each other's way
+	if place == proc.Pinned { // unpinned, both ends may come to spin on one core
 		q.Op, q.Want = "<=", 0.25
 	}
 	r.Ratios = append(r.Ratios, q)

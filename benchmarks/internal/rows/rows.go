@@ -64,7 +64,7 @@ func (h *Harness) Measure(ctx context.Context, rows []Row, run *result.Run) erro
 	for i := range rows {
 		row := &rows[i]
 		left := "about " + round(total).String()
-		if i > 0 { // as fast as so far
+		if i > 0 { // the rest at the speed so far
 			left = "about " + round(time.Duration(float64(time.Since(began))*float64(total-done)/float64(done))).String()
 		}
 		h.Say("[%d/%d] %s   (%v, %s to go)", i+1, len(rows), row.Title, round(time.Since(began)), left)
@@ -102,7 +102,7 @@ func (h *Harness) Estimate(rows []Row) (d time.Duration) {
 }
 
 func (h *Harness) estimate(row *Row) (d time.Duration) {
-	const start, around = 900 * time.Millisecond, 300 * time.Millisecond // of a server with its volume; of one measurement
+	const start, around = 900 * time.Millisecond, 300 * time.Millisecond // what a server with its volume takes to start; what a measurement takes beside its time
 	for _, c := range row.Contenders {
 		if (!c.Slow || !h.Quick) && missing(c.Needs) == "" {
 			d += start + time.Duration(row.reps(h.Reps))*(cmp.Or(row.Dur, h.Env.Dur)+around+row.More)
@@ -211,7 +211,7 @@ func (h *Harness) measure(ctx context.Context, row *Row, run *result.Run) error 
 			if err != nil {
 				fail(c, rep, err)
 				if errors.Is(err, errHung) {
-					ready[i] = nil // it would take as long again
+					ready[i] = nil // no more of this contender: it would hang as long again
 				}
 				continue
 			}
@@ -225,7 +225,7 @@ func (h *Harness) measure(ctx context.Context, row *Row, run *result.Run) error 
 // noter collects commands, each once.
 func noter(m map[string]string, key string) func(string) {
 	seen := map[string]bool{}
-	var mu sync.Mutex // a contender that was left behind may still talk
+	var mu sync.Mutex // a contender that hung and was left behind may still call
 	return func(cmd string) {
 		mu.Lock()
 		defer mu.Unlock()

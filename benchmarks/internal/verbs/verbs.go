@@ -26,7 +26,7 @@ type Options struct {
 	CRC        bool          `json:"crc"`
 	GSO        bool          `json:"gso"`
 	BusyPoll   time.Duration `json:"busy_poll"` // 0: both ends sleep at once
-	AutoPoll   bool          `json:"auto_poll"` // they look where that pays, as connections do by default
+	AutoPoll   bool          `json:"auto_poll"` // both ends spin while that pays, as connections do by default
 	Congestion string        `json:"congestion"`
 	Time       time.Duration `json:"time"`
 	RoCE       bool          `json:"-"` // instead of iWARP
@@ -67,7 +67,7 @@ type Result struct {
 	Bytes    int64   `json:"bytes"`
 	Seconds  float64 `json:"seconds"`
 	CPU      float64 `json:"cpu_s"`
-	P50      float64 `json:"p50_ns"` // ping-pong: half a round trip is not assumed, this is the whole
+	P50      float64 `json:"p50_ns"` // ping-pong: of the whole round trip, not of half of it
 	P99      float64 `json:"p99_ns"`
 	FPDU     int     `json:"fpdu"`
 }

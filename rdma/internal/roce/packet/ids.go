@@ -29,7 +29,7 @@ type IDs struct {
 // idSeries is where a peer's identifications stand.
 type idSeries struct {
 	small   bool // all have been below maxSegments
-	settled bool // small, and one was not above its predecessor, which a growing series takes 65536 packets for
+	settled bool // small, and one was not above the one before it: a growing series takes 65536 packets for that
 	last    uint16
 	at      time.Duration
 }

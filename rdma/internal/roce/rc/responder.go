@@ -107,10 +107,10 @@ func (r *Responder) Receive(p *packet.Packet) {
 // else has forged could ask for more, and each costs a requester one of its retries.
 const saidAgain = 3
 
-// ahead asks for what was lost, once (§9.7.5.1.4.1). When the packet that it said so to
-// comes again, or one before it, the peer has gone back, and what it was asked for was
-// lost once more: it is asked again, or its timer would have to see to it. An
-// acknowledgement goes before the NAK, for rxe's sake: see eagerFor.
+// ahead asks for what was lost, once (§9.7.5.1.4.1). When the packet that the NAK was the
+// answer to comes again, or an earlier one, the peer has gone back, and the packet that it
+// was asked for was lost once more: the NAK is repeated, so that the peer need not wait for
+// its timer. An acknowledgement goes before the NAK, for rxe's sake: see eagerFor.
 func (r *Responder) ahead(psn packet.PSN) {
 	r.stats.OutOfSeq++
 	switch {

@@ -35,7 +35,7 @@ iserroce=iser+roce://$roce:$port/$iqn/0 nvmeroce=nvme+roce://$roce:$port/$nqn/1
 say cat "$dir/demo.yaml"
 say "$bin/iser-target" check --config "$dir/demo.yaml" >/dev/null
 "$bin/iser-target" serve --config "$dir/demo.yaml" >"$dir/target.log" 2>&1 & pid=$!
-for _ in $(seq 100); do
+for _ in $(seq 1200); do # a minute, on the slowest machine
   (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null && break
   kill -0 "$pid" 2>/dev/null || { cat "$dir/target.log"; exit 1; }
   sleep 0.05

@@ -106,12 +106,12 @@ type final struct{ error }
 
 func (f final) Unwrap() error { return f.error }
 
-// retry repeats f for some seconds: a listener of siw does not show anywhere,
+// retry repeats f for a while: a listener of siw does not show anywhere,
 // so the only way to know that it is there is to connect.
 // An error of f that is final ends it.
 func (e *Env) retry(f func() error) error {
 	var err error
-	for range 40 {
+	for range 240 { // a minute, for a guest that has little of the processor
 		if err = f(); err == nil || errors.As(err, new(final)) {
 			return err
 		}

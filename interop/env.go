@@ -310,9 +310,9 @@ func (p *Process) Stop() error {
 	select {
 	case <-p.done:
 		return p.err
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		p.Kill()
-		return errors.New("it did not end within 20 s of SIGTERM")
+		return errors.New("it did not end within a minute of SIGTERM")
 	}
 }
 

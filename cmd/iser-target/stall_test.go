@@ -84,7 +84,7 @@ func stallAndSIGTERM(t *testing.T, off int64) {
 	dir, freeze, thaw := frozen(t)
 	defer thaw()
 	path, addr := filepath.Join(dir, "v.img"), loopback.FreeAddr(t)
-	c := program(t, "serve", "--listen", addr, "--drain", "10ms", "--storage-timeout", "200ms",
+	c := program(t, "serve", "--listen", addr, "--drain", "10ms", "--storage-timeout", "1s",
 		"--export", "sick="+path+",size=8MiB", "--export", "well=memory,size=1MiB")
 	banner, log := startProgram(t, c)
 	l := attach(t, addr, "iqn.2026-11.softiser:sick")

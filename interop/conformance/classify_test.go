@@ -35,3 +35,20 @@ func TestClassify(t *testing.T) {
 		})
 	}
 }
+
+// TestPrinted: a test that never ends is told by its last line, in whatever pieces that comes.
+func TestPrinted(t *testing.T) {
+	told := 0
+	p := &printed{hang: hangText("iSCSISendTargets.Invalid"), hung: func() { told++ }}
+	for i, piece := range []string{"    queued Text request 1 with x\n    queued Te", "xt request 2 with SendTargets=Alle\n", "and more\n"} {
+		if n, err := p.Write([]byte(piece)); n != len(piece) || err != nil {
+			t.Fatal(n, err)
+		}
+		if want := min(i, 1); told != want {
+			t.Errorf("told %d times after %q", told, piece)
+		}
+	}
+	if hangText("Read10.Simple") != nil {
+		t.Error("a test that ends has a last line")
+	}
+}

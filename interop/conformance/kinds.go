@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"time"
@@ -91,16 +92,38 @@ func (k *kind) run(ctx context.Context, o *options, dir string, tests []string) 
 
 // runTest is one process of the suite.
 func runTest(ctx context.Context, o *options, kind, test, url, url2 string) result {
-	ctx, cancel := context.WithTimeout(ctx, timeLimit(o, test))
+	ctx, cancel := context.WithTimeout(ctx, o.timeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, o.tool, "--dataloss", "--allow-sanitize", "--Verbose-scsi", "--normal", "--test=ALL."+test, url, url2)
-	out, _ := cmd.CombinedOutput() // the exit status says nothing
+	out := &printed{hang: hangText(test), hung: func() { time.AfterFunc(lastWord, cancel) }}
+	cmd.Stdout, cmd.Stderr = out, out
+	_ = cmd.Run() // the exit status says nothing
 	if o.keep != "" {
 		if err := os.MkdirAll(filepath.Join(o.keep, kind), 0o755); err == nil {
-			os.WriteFile(filepath.Join(o.keep, kind, test), out, 0o644)
+			os.WriteFile(filepath.Join(o.keep, kind, test), out.text.Bytes(), 0o644)
 		}
 	}
-	return classify(test, string(out), ctx.Err() != nil)
+	return classify(test, out.text.String(), ctx.Err() != nil)
+}
+
+// lastWord is how long a test may go on that has said what it says before it waits for ever.
+const lastWord = 2 * time.Second
+
+// printed is what a test prints. It says when a test that is known never to end has come to
+// where it waits.
+type printed struct {
+	text bytes.Buffer
+	hang *regexp.Regexp // of the last line; nil: it ends
+	hung func()
+}
+
+func (p *printed) Write(b []byte) (int, error) {
+	n, err := p.text.Write(b)
+	if p.hang != nil && p.hang.MatchString(lastLine(p.text.String())) {
+		p.hang = nil
+		p.hung()
+	}
+	return n, err
 }
 
 // server is a running iser-target.

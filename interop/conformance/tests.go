@@ -3,7 +3,6 @@ package main
 import (
 	"regexp"
 	"strings"
-	"time"
 )
 
 // LUNs of the target under test.
@@ -33,15 +32,14 @@ func lunFor(test string) int {
 	return lunMain
 }
 
-// timeLimit is how long a test may take; one that is known never to end shows that
-// soon.
-func timeLimit(o *options, test string) time.Duration {
+// hangText is what a test prints last that is known never to end; nil: it ends.
+func hangText(test string) *regexp.Regexp {
 	for _, e := range suiteErrors {
 		if e.test == test && e.hangs {
-			return min(o.timeout, 5*time.Second)
+			return e.text
 		}
 	}
-	return o.timeout
+	return nil
 }
 
 // slow lists what the short form leaves out: tests that sleep.

@@ -141,6 +141,9 @@ type Timeouts struct {
 	// Storage: once initiators are gone Shutdown waits this long for volumes, whose
 	// last commands have to end and which are flushed. Default 50 s.
 	Storage time.Duration
+	// Rest: Freeze waits this long for sessions and controllers to stand still. Those that
+	// do not by then are not carried. Default 1 s.
+	Rest time.Duration
 }
 
 func def[T int | time.Duration](p *T, v T) {
@@ -168,6 +171,7 @@ func (c *Config) fill() {
 	def(&c.Timeouts.FirstBytes, 5*time.Second)
 	def(&c.Timeouts.Drain, 5*time.Second)
 	def(&c.Timeouts.Storage, 50*time.Second)
+	def(&c.Timeouts.Rest, time.Second)
 	if c.Staging == nil {
 		c.Staging = blockdev.DefaultPool()
 	}

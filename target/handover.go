@@ -17,10 +17,6 @@ import (
 // loginPatience is how long Freeze waits for connections that are about to log in.
 const loginPatience = 200 * time.Millisecond
 
-// restPatience is how long Freeze waits for sessions to stand still, so that they can be
-// carried.
-const restPatience = time.Second
-
 // Freeze brings the server to rest: no connection is accepted, sessions that can be carried
 // stand still, commands that have begun end, none begins. What comes meanwhile waits. If ctx
 // ends first, or something goes on that takes long, the error says what, and the server goes
@@ -32,7 +28,7 @@ func (s *Server) Freeze(ctx context.Context) error {
 	logins, cancel := context.WithTimeout(ctx, loginPatience)
 	defer cancel()
 	s.server.Hold(logins)
-	rest, end := context.WithTimeout(ctx, restPatience)
+	rest, end := context.WithTimeout(ctx, s.cfg.Timeouts.Rest)
 	defer end()
 	var wg sync.WaitGroup
 	wg.Go(func() { s.iscsi.Handover().Rest(rest) })

@@ -14,7 +14,7 @@ import (
 
 // patience is how long a test waits for an answer that has to come: the machine may be
 // loaded.
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 // plain is an initiator over TCP that may have many commands under way and answers the
 // target's pings: what it is told is told to whoever waits for that tag.

@@ -47,8 +47,9 @@ type handedVolume struct {
 	File int `json:"file"`
 }
 
-// How long the steps of a handover may take.
-const (
+// How long the steps of a handover may take. Tests on loaded machines allow more.
+var (
+	restPatience   = time.Second      // for sessions to stand still
 	freezePatience = 3 * time.Second  // for commands that have begun
 	changePatience = 5 * time.Second  // for requests of administrators
 	startPatience  = 30 * time.Second // for a new process, from its start until it is ready

@@ -26,6 +26,8 @@ import (
 const asProgram = "SOFTISER_TEST_TARGET"
 
 func init() {
+	// A process that gets little of the processor is not one that does not answer.
+	restPatience, freezePatience, changePatience, startPatience, readyPatience = await.Deadline, await.Deadline, await.Deadline, await.Deadline, await.Deadline
 	if os.Getenv(asProgram) != "" {
 		main()
 	}

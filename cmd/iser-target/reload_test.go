@@ -203,7 +203,7 @@ func TestReloadOneLUNPerVolume(t *testing.T) {
 // A removal that commands outlast has not happened: the next reload goes on with it,
 // whether the file still wants it or not.
 func TestReloadTriesAgain(t *testing.T) {
-	const slow = "  - {name: slow, type: memory, size: 1MiB, fault: {read_delay: 3s}}\ntargets:\n"
+	const slow = "  - {name: slow, type: memory, size: 1MiB, fault: {read_delay: 8s}}\ntargets:\n" // for all that is done meanwhile
 	base := strings.Replace(reloadBase, "level: error", "level: warn", 1)
 	lun := strings.Replace(strings.Replace(base, "targets:\n", slow, 1), ", {lun: 2, volume: late}", ", {lun: 3, volume: slow}", 1)
 	node := strings.NewReplacer("targets:\n", slow, ", {lun: 2, volume: late}", "", "admin:", "  - iqn: iqn.2026-11.test:c\n    luns: [{lun: 3, volume: slow}]\nadmin:").Replace(base)

@@ -167,7 +167,7 @@ func (a *app) build(cfg *config.Config, f *serveFlags, c registry.Config) error 
 	if err != nil {
 		return err
 	}
-	tc.Timeouts.Drain, tc.Timeouts.Storage = f.drain, f.storage
+	tc.Timeouts.Drain, tc.Timeouts.Storage, tc.Timeouts.Rest = f.drain, f.storage, restPatience
 	if a.pool, err = blockdev.NewPool(int64(cfg.Limits.StagingMemory)); err != nil {
 		return fmt.Errorf("limits.staging_memory: %w", err)
 	}

@@ -283,7 +283,7 @@ func TestUpgradeSessionsCut(t *testing.T) {
 			await.True(t, "the last attempt is over", func() bool {
 				c, err := admin.TakeOver(t.Context(), s.socket)
 				if err == nil {
-					got, err = handover.Take(c, "new", stateVersion, 20*time.Second)
+					got, err = handover.Take(c, "new", stateVersion, await.Deadline)
 				}
 				return err == nil
 			})
@@ -319,7 +319,7 @@ func TestUpgradeListsTLS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := handover.Take(c, "new", stateVersion, 20*time.Second)
+	got, err := handover.Take(c, "new", stateVersion, await.Deadline)
 	if err != nil {
 		t.Fatal(err)
 	}

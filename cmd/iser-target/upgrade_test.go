@@ -265,17 +265,17 @@ func TestUpgradeCut(t *testing.T) {
 		"connected": func(c *net.UnixConn) { c.Close() },
 		"garbage":   func(c *net.UnixConn) { fmt.Fprint(c, strings.Repeat("x", 64)); c.Close() },
 		"an older version": func(c *net.UnixConn) {
-			if _, err := handover.Take(c, "old", stateVersion-1, 10*time.Second); !errors.Is(err, handover.ErrRefused) {
+			if _, err := handover.Take(c, "old", stateVersion-1, await.Deadline); !errors.Is(err, handover.ErrRefused) {
 				t.Errorf("a downgrade: %v", err)
 			}
 		},
 		"a version too far ahead": func(c *net.UnixConn) {
-			if _, err := handover.Take(c, "new", stateVersion+2, 10*time.Second); !errors.Is(err, handover.ErrRefused) {
+			if _, err := handover.Take(c, "new", stateVersion+2, await.Deadline); !errors.Is(err, handover.ErrRefused) {
 				t.Errorf("a version too far ahead: %v", err)
 			}
 		},
 		"offered": func(c *net.UnixConn) {
-			got, err := handover.Take(c, "new", stateVersion, 10*time.Second)
+			got, err := handover.Take(c, "new", stateVersion, await.Deadline)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -286,7 +286,7 @@ func TestUpgradeCut(t *testing.T) {
 			got.Close()
 		},
 		"refused": func(c *net.UnixConn) {
-			got, err := handover.Take(c, "new", stateVersion, 10*time.Second)
+			got, err := handover.Take(c, "new", stateVersion, await.Deadline)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -69,10 +69,10 @@ func (a *Attachment) carrier() carrier {
 
 // How long the steps of a handover may take.
 const (
-	restPatience  = 2 * time.Second        // for requests under way
-	idlePatience  = 500 * time.Millisecond // for a session without any
-	startPatience = 30 * time.Second       // for a new process, from its start until it is ready
-	readyPatience = 10 * time.Second       // for one that has been offered everything
+	restPatience  = 2 * time.Second  // for requests under way
+	idlePatience  = 2 * time.Second  // for a session without any
+	startPatience = 30 * time.Second // for a new process, from its start until it is ready
+	readyPatience = 10 * time.Second // for one that has been offered everything
 )
 
 // maxWait is the longest DefaultTime2Wait (RFC 7143 §13.15).

@@ -13,7 +13,7 @@ import (
 )
 
 // Deadline is how long the functions of this package wait.
-const Deadline = 30 * time.Second
+const Deadline = 2 * time.Minute
 
 // True returns as soon as ok does; what says in the failure what was awaited:
 // "the session ends".

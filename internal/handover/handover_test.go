@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"softiser/internal/await"
 )
 
 // pair is a connection between an old process and a new one.
@@ -60,7 +62,10 @@ type giver struct {
 	over           chan struct{}
 }
 
-var soon = Patience{Hello: 10 * time.Second, Ready: 10 * time.Second}
+var soon = Patience{Hello: patience, Ready: patience}
+
+// patience is for what does happen.
+const patience = await.Deadline
 
 func give(c *net.UnixConn, version int, p Patience, o *Offer, fail error) *giver {
 	return giveMade(c, version, p, func() *Offer { return o }, fail)
@@ -101,7 +106,7 @@ func TestHandover(t *testing.T) {
 		old, now := pair(t)
 		state := []byte(strings.Repeat("state", 50_000))
 		g := give(old, 7, soon, &Offer{State: state, Files: memfds(t, files)}, nil)
-		got, err := Take(now, "test", 8, 10*time.Second) // reads the version before its own
+		got, err := Take(now, "test", 8, patience) // reads the version before its own
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -151,7 +156,7 @@ func TestVersions(t *testing.T) {
 	}{{4, 4, true}, {3, 4, true}, {2, 4, false}, {5, 4, false}} {
 		old, now := pair(t)
 		g := give(old, c.old, soon, &Offer{State: []byte("x")}, nil)
-		got, err := Take(now, "test", c.now, 10*time.Second)
+		got, err := Take(now, "test", c.now, patience)
 		if (err == nil) != c.good {
 			t.Fatalf("version %d to %d: %v", c.old, c.now, err)
 		}
@@ -170,7 +175,7 @@ func TestVersions(t *testing.T) {
 func TestFreezeFails(t *testing.T) {
 	old, now := pair(t)
 	g := give(old, 1, soon, nil, errors.New("volume x does not answer"))
-	if _, err := Take(now, "test", 1, 10*time.Second); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "volume x does not answer") {
+	if _, err := Take(now, "test", 1, patience); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "volume x does not answer") {
 		t.Fatal(err)
 	}
 	<-g.over
@@ -193,16 +198,16 @@ func TestNewOneVanishes(t *testing.T) {
 			c.Close()
 		},
 		"with the data": func(c *net.UnixConn) {
-			got, _ := Take(c, "test", 1, 10*time.Second)
+			got, _ := Take(c, "test", 1, patience)
 			got.Close()
 		},
 		"refusing": func(c *net.UnixConn) {
-			got, _ := Take(c, "test", 1, 10*time.Second)
+			got, _ := Take(c, "test", 1, patience)
 			got.Refuse(errors.New("no"))
 			got.Close()
 		},
 		"within ready": func(c *net.UnixConn) {
-			got, _ := Take(c, "test", 1, 10*time.Second)
+			got, _ := Take(c, "test", 1, patience)
 			h := (&frame{kind: kindReady}).header()
 			c.Write(h[:headerLen-1])
 			got.Close()
@@ -228,7 +233,7 @@ func TestReadyAndGone(t *testing.T) {
 	for range 50 {
 		old, now := pair(t)
 		g := give(old, 1, soon, &Offer{State: []byte("x"), Files: memfds(t, 1)}, nil)
-		got, err := Take(now, "test", 1, 10*time.Second)
+		got, err := Take(now, "test", 1, patience)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -254,8 +259,8 @@ func TestSilence(t *testing.T) {
 	now.Close()
 
 	old, now = pair(t)
-	g = give(old, 1, Patience{Hello: 10 * time.Second, Ready: 500 * time.Millisecond}, &Offer{State: []byte("x")}, nil) // all is sent in that time
-	got, err := Take(now, "test", 1, 10*time.Second)
+	g = give(old, 1, Patience{Hello: patience, Ready: 500 * time.Millisecond}, &Offer{State: []byte("x")}, nil) // all is sent in that time
+	got, err := Take(now, "test", 1, patience)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -303,7 +308,7 @@ func TestOldOneVanishes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			old, now := pair(t)
 			go func() { leave(old); old.Close() }()
-			got, err := Take(now, "test", 1, 10*time.Second)
+			got, err := Take(now, "test", 1, patience)
 			if err == nil {
 				err = got.Accept()
 				got.Close()
@@ -401,7 +406,7 @@ func TestRefuse(t *testing.T) {
 		Refuse(old, why)
 		old.Close()
 	}()
-	if _, err := Take(now, "new", 1, 10*time.Second); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), why.Error()) {
+	if _, err := Take(now, "new", 1, patience); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), why.Error()) {
 		t.Error(err)
 	}
 	<-over

@@ -19,6 +19,7 @@ import (
 // as come. They take turns. R is what is told of a handover.
 type Succession[R any] struct {
 	turn     chan struct{}   // full while a handover runs, and when there is to be none any more
+	patience time.Duration   // of who waits for a turn
 	starting chan struct{}   // full while Start runs
 	reports  chan report[R]  // of the handover that Start waits for
 	serving  atomic.Int32    // calls of Serve
@@ -36,7 +37,7 @@ type report[R any] struct {
 // NewSuccession makes one whose first turn is free.
 func NewSuccession[R any]() *Succession[R] {
 	ended := make(chan struct{})
-	s := &Succession[R]{turn: make(chan struct{}, 1), starting: make(chan struct{}, 1), reports: make(chan report[R]), ended: ended}
+	s := &Succession[R]{turn: make(chan struct{}, 1), patience: turnPatience, starting: make(chan struct{}, 1), reports: make(chan report[R]), ended: ended}
 	s.end = sync.OnceFunc(func() {
 		s.turn <- struct{}{}
 		close(ended)
@@ -48,8 +49,8 @@ func NewSuccession[R any]() *Succession[R] {
 var ErrBusy = errors.New("another handover is under way, or this process is ending")
 
 const (
-	turnPatience   = time.Second // for the end of a handover that has come to nothing
-	reportPatience = time.Second // for whoever is to be told of one
+	turnPatience   = 5 * time.Second // for the end of a handover that has come to nothing
+	reportPatience = 5 * time.Second // for whoever is to be told of one
 )
 
 // End waits for a handover that is under way, and has no other one begin.
@@ -70,7 +71,7 @@ func (s *Succession[R]) Serve(c *net.UnixConn, give func() (told R, given bool, 
 		}
 	case <-s.ended:
 		Refuse(c, err)
-	case <-time.After(turnPatience):
+	case <-time.After(s.patience):
 		Refuse(c, err)
 	}
 	s.report(told, given, err)

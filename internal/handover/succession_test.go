@@ -55,9 +55,10 @@ func TestSuccession(t *testing.T) {
 		}
 	}
 	old, now := pair(t)
+	s.patience = 50 * time.Millisecond
 	got := make(chan error)
 	go func() {
-		_, err := Take(now, "new", 1, 10*time.Second)
+		_, err := Take(now, "new", 1, await.Deadline)
 		got <- err
 	}()
 	if given, err := s.Serve(old, func() (int, bool, error) { panic("a turn that is taken") }); given || !errors.Is(err, ErrBusy) {

@@ -14,7 +14,7 @@ import (
 )
 
 // grace is how long what is ending may take on a loaded machine.
-const grace = 10 * time.Second
+const grace = time.Minute
 
 // Option is something more to do or to look at.
 type Option func(*check)

@@ -14,7 +14,7 @@ import (
 	"softiser/rdma"
 )
 
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // host is a scripted host: a bare queue pair.
 type host struct {

@@ -10,7 +10,7 @@ import (
 	"softiser/rdma"
 )
 
-const deadline = 20 * time.Second
+const deadline = time.Minute
 
 // end is one side of a connection: the smallest protocol above a pump.
 type end struct {

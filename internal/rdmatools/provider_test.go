@@ -105,7 +105,7 @@ func TestPerfUC(t *testing.T) {
 		})
 	}
 	e := rocePerf()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	done := make(chan error, 1)
 	go func() {
@@ -137,7 +137,7 @@ func TestPerfUD(t *testing.T) {
 		}
 	}
 	e := rocePerf()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	if _, err := tool(ctx, slices.Concat([]string{"send-lat", "-c", "UD", "-s", "4097"}, e.client)...); err == nil || !strings.Contains(err.Error(), "a datagram carries 4096 bytes") {
 		t.Errorf("too long: %v", err)
@@ -172,7 +172,7 @@ func TestAtomicTypes(t *testing.T) {
 // are padded and cut.
 func TestPerfMismatchRoCE(t *testing.T) {
 	e := rocePerf()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	done := make(chan error, 1)
 	go func() {

@@ -56,7 +56,7 @@ func served(t testing.TB, f func() error) (err error) {
 // both runs server and client.
 func both(t *testing.T, server, client []string) (sout, cout string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	var wg sync.WaitGroup
 	var serr error
@@ -100,7 +100,7 @@ func TestCRCWords(t *testing.T) {
 		}
 	}
 	port := freePort(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	done := make(chan struct{})
 	go func() {

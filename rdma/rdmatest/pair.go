@@ -15,7 +15,7 @@ import (
 )
 
 // Timeout bounds every wait of this package.
-const Timeout = 20 * time.Second
+const Timeout = time.Minute
 
 // End is one side of a connection with everything that belongs to it.
 type End struct {

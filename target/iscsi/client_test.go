@@ -41,7 +41,7 @@ type pdu struct {
 	data []byte
 }
 
-const ioTime = 20 * time.Second // generous: the machine may be loaded
+const ioTime = time.Minute // generous: the machine may be loaded
 
 func dialRaw(t testing.TB, addr string) *rawInitiator {
 	t.Helper()

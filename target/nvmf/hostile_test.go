@@ -28,7 +28,7 @@ import (
 const (
 	byNQN  = "nqn.2026-11.softiser:bystander"
 	byHost = "nqn.2026-11.softiser:host-beside"
-	ioTime = 20 * time.Second // generous: the machine may be loaded
+	ioTime = time.Minute // generous: the machine may be loaded
 )
 
 // hostileRig is a rig whose server gives peers all the time in the world, so that nothing

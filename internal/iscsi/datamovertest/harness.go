@@ -34,7 +34,7 @@ func DefaultOptions() Options {
 }
 
 // deadline for anything that the peer has to do; generous, for loaded machines.
-const deadline = 30 * time.Second
+const deadline = 2 * time.Minute
 
 // diskSize is the size of the target's memory.
 const diskSize = 4 << 20

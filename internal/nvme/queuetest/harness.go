@@ -43,7 +43,7 @@ const Entries = 32
 type Pair func(t testing.TB, inCapsule int, begin func(Controller)) Host
 
 // deadline for anything that happens; it ends a test that has failed.
-const deadline = 30 * time.Second
+const deadline = 2 * time.Minute
 
 // Pattern is n random bytes, the same for a seed.
 func Pattern(n int, seed byte) []byte {

@@ -42,9 +42,14 @@ func init() {
 	}
 }
 
-// childTarget serves a file until it is killed or its standard input ends.
+// childTarget serves a file, from the first byte of its standard input on, until it is killed
+// or that ends.
 func childTarget(spec string) error {
 	addr, path, _ := strings.Cut(spec, ",")
+	fmt.Println("ready")
+	if _, err := os.Stdin.Read(make([]byte, 1)); err != nil {
+		return err
+	}
 	vol, err := file.Open(file.Config{Path: path, EpochDir: filepath.Dir(path)})
 	if err != nil {
 		return err
@@ -74,10 +79,21 @@ type child struct {
 	addr string
 	path string
 	cmd  *exec.Cmd
-	in   io.Closer // its standard input
+	in   io.WriteCloser // its standard input
+	out  *bufio.Reader
+	errs bytes.Buffer
 }
 
 func startChild(t testing.TB, addr, path string, wrap ...string) *child {
+	t.Helper()
+	c := prepareChild(t, addr, path, wrap...)
+	c.serve()
+	return c
+}
+
+// prepareChild starts a process that serves when serve is called, however long it takes a
+// loaded machine to start one.
+func prepareChild(t testing.TB, addr, path string, wrap ...string) *child {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
@@ -87,8 +103,7 @@ func startChild(t testing.TB, addr, path string, wrap ...string) *child {
 	args := append(wrap, self)
 	c.cmd = exec.Command(args[0], args[1:]...)
 	c.cmd.Env = append(os.Environ(), childEnv+"="+addr+","+path)
-	var errs bytes.Buffer
-	c.cmd.Stderr = &errs
+	c.cmd.Stderr = &c.errs
 	if c.in, err = c.cmd.StdinPipe(); err != nil {
 		t.Fatal(err)
 	}
@@ -99,14 +114,30 @@ func startChild(t testing.TB, addr, path string, wrap ...string) *child {
 	if err := c.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	line, err := bufio.NewReader(out).ReadString('\n')
+	t.Cleanup(c.kill)
+	c.out = bufio.NewReader(out)
+	c.said("ready")
+	return c
+}
+
+// said returns what follows a word in the line that comes from the child next.
+func (c *child) said(word string) string {
+	c.t.Helper()
+	line, err := c.out.ReadString('\n')
 	if err != nil {
 		c.kill()
-		t.Fatalf("the target did not start: %v\n%s", err, errs.String())
+		c.t.Fatalf("the target did not start: %v\n%s", err, c.errs.String())
 	}
-	c.addr = strings.TrimSpace(strings.TrimPrefix(line, "serving "))
-	t.Cleanup(c.kill)
-	return c
+	return strings.TrimSpace(strings.TrimPrefix(line, word))
+}
+
+// serve has a prepared child serve, and waits until it listens.
+func (c *child) serve() {
+	c.t.Helper()
+	if _, err := c.in.Write([]byte{'\n'}); err != nil {
+		c.t.Fatal(err)
+	}
+	c.addr = c.said("serving")
 }
 
 // kill ends the target as SIGKILL does: at once, wherever it is.
@@ -185,11 +216,13 @@ func TestTargetKilled(t *testing.T) {
 			if tr == initiator.TransportRoCE && mute.Load() {
 				break // each takes seconds
 			}
-			c.kill()
 			if at = c.addr; tr == initiator.TransportRoCE {
 				at = "roce://" + at
 			}
-			c = startChild(t, at, path)
+			next := prepareChild(t, at, path)
+			c.kill()
+			next.serve()
+			c = next
 		}
 		wrote := l.Stats().WriteBytes
 		await.True(t, "something is written after the last kill", func() bool { return l.Stats().WriteBytes >= wrote+64<<10 })

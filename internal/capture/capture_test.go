@@ -190,7 +190,7 @@ func TestRunEnds(t *testing.T) {
 		time  time.Duration
 		close bool
 	}{
-		"bytes": {10, time.Hour, false}, "time": {1 << 20, 50 * time.Millisecond, false}, "connection": {1 << 20, time.Hour, true},
+		"bytes": {10, time.Hour, false}, "time": {1 << 20, 2 * time.Second, false}, "connection": {1 << 20, time.Hour, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			near, far := loopback.Pair(t)

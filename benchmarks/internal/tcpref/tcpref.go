@@ -246,7 +246,7 @@ func drain(c *net.TCPConn, o Options) (*Result, error) {
 	buf := make([]byte, 1<<20)
 	began := time.Now()
 	var n int64
-	for time.Since(began) < o.Time {
+	for n < int64(o.Size) || time.Since(began) < o.Time { // a message at least
 		k, err := c.Read(buf)
 		if err != nil {
 			return nil, err

@@ -2,23 +2,23 @@ package tcpref
 
 import (
 	"context"
-	"net"
 	"testing"
 	"time"
+
+	"softiser/internal/loopback"
 )
 
 func TestEveryTest(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr := l.Addr().String()
-	l.Close()
+	addr := loopback.FreeAddr(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	ready := make(lines, 16)
 	done := make(chan error, 1)
 	go func() { done <- Serve(ctx, addr, "", ready) }()
-	<-ready
+	select {
+	case <-ready:
+	case err := <-done:
+		t.Fatal(err)
+	}
 	for _, o := range []Options{{Op: "ping", Size: 8}, {Op: "spin", Size: 4096}, {Op: "paced", Size: 100_000, Rate: 50_000_000, Congestion: "reno"}} {
 		o.Time = 100 * time.Millisecond
 		r, err := Run(ctx, addr, o)

@@ -2,24 +2,16 @@ package verbs
 
 import (
 	"context"
-	"net"
 	"net/netip"
 	"testing"
 	"time"
 
+	"softiser/internal/loopback"
 	"softiser/rdma/rdmatest"
 )
 
 func TestEveryTest(t *testing.T) {
-	t.Run("iWARP", func(t *testing.T) {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		addr := l.Addr().String()
-		l.Close()
-		everyTest(t, addr, false)
-	})
+	t.Run("iWARP", func(t *testing.T) { everyTest(t, loopback.FreeAddr(t), false) })
 	t.Run("RoCE", func(t *testing.T) { everyTest(t, netip.AddrPortFrom(rdmatest.RoCEAddr(), 7471).String(), true) })
 }
 
@@ -28,7 +20,11 @@ func everyTest(t *testing.T, addr string, roce bool) {
 	ready := make(lines, 16)
 	done := make(chan error, 1)
 	go func() { done <- Serve(ctx, addr, roce, ready) }()
-	<-ready
+	select {
+	case <-ready:
+	case err := <-done:
+		t.Fatal(err)
+	}
 	for _, o := range []Options{
 		{Op: "write", Size: 4096, Depth: 32, CRC: true},
 		{Op: "write", Size: 1 << 20, Depth: 4, Region: 16 << 20},
@@ -39,7 +35,7 @@ func everyTest(t *testing.T, addr string, roce bool) {
 		{Op: "ping-write", Size: 4096, Depth: 4},
 	} {
 		o.Time, o.RoCE = 100*time.Millisecond, roce
-		c, stop := context.WithTimeout(ctx, 30*time.Second)
+		c, stop := context.WithTimeout(ctx, 2*time.Minute)
 		r, err := Run(c, addr, o)
 		stop()
 		if err != nil {

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"softiser/initiator/blockio"
 )
@@ -35,7 +36,8 @@ type conn struct {
 	mu       sync.Mutex // guards the fields below
 	pool     pool
 	idle     *slot // free slots
-	inFlight int   // requests submitted and not answered
+	inFlight int   // requests gathered or submitted, and not answered
+	gathered gathering
 	out      replyQueue
 	sending  bool
 	broken   error // the socket failed: replies are dropped
@@ -87,6 +89,8 @@ func newConn(s *Server, nc net.Conn, a agreed) (*conn, error) {
 		quit: make(chan struct{}), sent: make(chan struct{}),
 	}
 	c.goesOn.L = &c.mu
+	c.gathered.timer = time.AfterFunc(time.Hour, c.overdue)
+	c.gathered.timer.Stop()
 	c.pool.limit = s.cfg.Memory
 	for i := range c.slots {
 		sl := &c.slots[i]
@@ -113,6 +117,7 @@ func (c *conn) run() error {
 	c.drain()
 	close(c.quit)
 	<-c.sent
+	c.gathered.timer.Stop()
 	c.nc.Close()
 	c.free()
 	return err
@@ -199,18 +204,6 @@ func (c *conn) releaseLocked(s *slot) {
 	s.next, c.idle = c.idle, s
 }
 
-// submit hands the parsed requests to the session.
-func (c *conn) submit() {
-	if len(c.batch) == 0 {
-		return
-	}
-	c.mu.Lock()
-	c.inFlight += len(c.batch)
-	c.mu.Unlock()
-	c.exp.LUN.SubmitBatch(c.batch)
-	c.batch = c.batch[:0]
-}
-
 // requestDone is every request's Done.
 func requestDone(r *blockio.Request) {
 	s := r.User.(*slot)
@@ -228,7 +221,9 @@ func (c *conn) replied(s *slot) {
 	c.inFlight--
 	last := c.inFlight == 0
 	c.queueLocked(s)
+	rs := c.gathered.takeLocked()
 	c.mu.Unlock()
+	c.give(rs)
 	c.push(last)
 }
 

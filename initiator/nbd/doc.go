@@ -14,12 +14,15 @@
 //	negotiate   one goroutine, options until GO or EXPORT_NAME
 //	receive     the same goroutine: parses requests, reads payload into the
 //	            buffer that iSER will send from, submits a batch at a time
+//	gather      short reads wait for the answers to many others, see gather.go
 //	done        on the session's receive goroutine: queues the reply
 //	send        whoever finds replies and no sender: all of them in one writev
 //
 // Small payloads come out of the read-ahead buffer with one copy: a system
 // call for each would cost more. Large ones are read straight into place. READ
-// payload goes from the buffer that the target has filled to the socket.
+// payload goes from the buffer that the target has filled to the socket. Both
+// calls are not announced to the scheduler (ADR 78): sockets do not block and
+// the memory is resident.
 //
 // # Bounds
 //

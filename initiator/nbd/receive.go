@@ -17,7 +17,7 @@ var errDisconnect = errors.New("nbd: client disconnected")
 func (c *conn) receive() error {
 	for {
 		if c.rd.buffered() < requestSize {
-			c.submit() // before waiting for more
+			c.gather() // before waiting for more
 		}
 		if c.resting.Load() && !c.stand() {
 			return nil
@@ -88,6 +88,9 @@ func (c *conn) request(in request) error {
 	}
 	s.in, s.again = in, false
 	if payload > 0 {
+		if payload > c.rd.buffered() {
+			c.gather() // before waiting for the rest of it
+		}
 		c.now.slot = s
 		if err := c.rd.readInto(s.buf[:payload]); err != nil {
 			c.mu.Lock()

@@ -40,7 +40,7 @@ func (r *reader) init(raw syscall.RawConn) {
 	r.raw, r.buf = raw, make([]byte, readAhead)
 	r.read = func(fd uintptr) bool {
 		for {
-			n, _, e := syscall.Syscall(unix.SYS_READV, fd, uintptr(unsafe.Pointer(&r.iov[0])), uintptr(r.iovN))
+			n, _, e := syscall.RawSyscall(unix.SYS_READV, fd, uintptr(unsafe.Pointer(&r.iov[0])), uintptr(r.iovN))
 			if e == syscall.EINTR {
 				continue
 			}
@@ -202,7 +202,7 @@ func (t *sender) init(raw syscall.RawConn) {
 	t.iov = t.store[:0]
 	t.write = func(fd uintptr) bool {
 		for {
-			n, _, e := syscall.Syscall(unix.SYS_WRITEV, fd, uintptr(unsafe.Pointer(&t.iov[0])), uintptr(len(t.iov)))
+			n, _, e := syscall.RawSyscall(unix.SYS_WRITEV, fd, uintptr(unsafe.Pointer(&t.iov[0])), uintptr(len(t.iov)))
 			if e == syscall.EINTR {
 				continue
 			}

@@ -1,0 +1,141 @@
+package nbd
+
+import (
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"softiser/initiator/blockio"
+)
+
+// heldLUN notes how many requests it gets at a time, and completes none.
+type heldLUN struct {
+	LUN
+	mu      sync.Mutex // the timer has a goroutine of its own
+	batches []int
+	reqs    []*blockio.Request
+}
+
+func (l *heldLUN) SubmitBatch(rs []*blockio.Request) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.batches = append(l.batches, len(rs))
+	l.reqs = append(l.reqs, rs...)
+}
+
+// TestGather goes through what ends the gathering of requests.
+func TestGather(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &heldLUN{}
+		c := &conn{exp: &Export{LUN: l}, mute: true}
+		c.gathered.timer = time.AfterFunc(time.Hour, c.overdue)
+		defer c.gathered.timer.Stop()
+		sent := 0
+		comes := func(op blockio.Op, sizes ...int64) {
+			for _, n := range sizes {
+				s := &slot{c: c}
+				s.req = blockio.Request{Op: op, Len: n, User: s, Done: requestDone}
+				c.batch = append(c.batch, &s.req)
+				sent++
+			}
+			c.gather()
+		}
+		read := func(sizes ...int64) { comes(blockio.OpRead, sizes...) }
+		batches := func() []int {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			return slices.Clone(l.batches)
+		}
+		answers := 0
+		answer := func() {
+			l.mu.Lock()
+			r := l.reqs[answers]
+			l.mu.Unlock()
+			answers++
+			r.Done(r)
+		}
+		want := func(when string, more ...int) {
+			t.Helper()
+			if got := batches(); !slices.Equal(got, more) {
+				t.Fatalf("%s: batches of %v, want %v", when, got, more)
+			}
+			l.mu.Lock()
+			l.batches = nil
+			l.mu.Unlock()
+		}
+		pass := func(d time.Duration) { time.Sleep(d); synctest.Wait() }
+
+		for range gatherFrom {
+			read(4096)
+		}
+		want("few under way", slices.Repeat([]int{1}, gatherFrom)...)
+		read(4096)
+		read(4096, 512)
+		want("fewer than under way")
+		read(slices.Repeat([]int64{512}, gatherFrom-3)...)
+		want("as many as under way", gatherFrom)
+		read(512)
+		read(512)
+		want("fewer than that")
+		answer()
+		want("an answer", 2)
+		answer()
+		want("an answer, and nothing gathered")
+		read(512)
+		read(directRead)
+		want("a long one", 2)
+		for _, op := range []blockio.Op{blockio.OpWrite, blockio.OpFlush, blockio.OpDiscard} {
+			read(512)
+			comes(op, 512)
+			want("no read", 2)
+		}
+
+		read(512)
+		pass(gatherTime * 3 / 5)
+		answer()
+		read(512)
+		want("an answer", 1)
+		pass(gatherTime * 4 / 5) // after the first one's time, within the second one's
+		want("the timer of what has left")
+		pass(gatherTime * 3 / 5)
+		want("the timer", 1)
+		for range gatherRest {
+			read(512)
+		}
+		want("after waiting in vain", slices.Repeat([]int{1}, gatherRest)...)
+		read(512)
+		want("afterwards")
+		c.submit()
+		want("all of them", 1)
+		if len(l.reqs) != sent || c.inFlight != sent-answers {
+			t.Fatalf("%d of %d requests submitted, %d under way", len(l.reqs), sent, c.inFlight)
+		}
+		once := map[*blockio.Request]bool{}
+		for _, r := range l.reqs {
+			if once[r] {
+				t.Fatal("a request was submitted twice")
+			}
+			once[r] = true
+		}
+	})
+}
+
+// TestNothingWaitsForAPayload: what came before a write is carried out while its payload is
+// still on the way.
+func TestNothingWaitsForAPayload(t *testing.T) {
+	l := newMemLUN(t, 1<<20)
+	_, path := serveLUN(t, l)
+	c := connect(t, path, "vol")
+	const n = 256 << 10
+	payload := make([]byte, n)
+	c.write(slices.Concat(requestBytes(0, CmdRead, 1, 0, 512), requestBytes(0, CmdWrite, 2, 0, n), payload[:1000]))
+	if r := c.recv(512); r.cookie != 1 || r.errno != 0 {
+		t.Fatalf("the read: %+v", r)
+	}
+	c.write(payload[1000:])
+	if r := c.recv(0); r.cookie != 2 || r.errno != 0 {
+		t.Fatalf("the write: %+v", r)
+	}
+}

@@ -15,7 +15,6 @@ import (
 
 	"softiser/internal/handover"
 	"softiser/target"
-	"softiser/target/scsi"
 	"softiser/target/statuspage"
 )
 
@@ -296,26 +295,3 @@ func (c *collector) collectNVMe(st *target.Status, counter func(*prometheus.Desc
 // latencyBounds are the buckets that metrics report; the finer ones of the
 // target are summed up into them.
 var latencyBounds = []float64{20e-6, 50e-6, 100e-6, 200e-6, 500e-6, 1e-3, 2e-3, 5e-3, 10e-3, 20e-3, 50e-3, 0.1, 0.5, 1, 5, 30}
-
-// histogramMetric is the sum of latencies.
-func histogramMetric(d *prometheus.Desc, labels []string, all ...*scsi.Latency) prometheus.Metric {
-	buckets := make(map[float64]uint64, len(latencyBounds))
-	var count uint64
-	var sum time.Duration
-	for _, l := range all {
-		count += l.Count
-		sum += l.Sum
-	}
-	for _, bound := range latencyBounds {
-		var n uint64
-		for _, l := range all {
-			for _, b := range l.Buckets {
-				if b.Below.Seconds() <= bound {
-					n += b.Count
-				}
-			}
-		}
-		buckets[bound] = n
-	}
-	return prometheus.MustNewConstHistogram(d, count, sum.Seconds(), buckets, labels...)
-}

@@ -3,6 +3,7 @@ package main
 import (
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -205,4 +206,27 @@ func (c *rdmaDescs) collect(all []portal.RDMAStatus, counter putCounter, gauge p
 		}
 		counter(c.crc, crc, r.Transport)
 	}
+}
+
+// histogramMetric is the sum of latencies.
+func histogramMetric(d *prometheus.Desc, labels []string, all ...*scsi.Latency) prometheus.Metric {
+	buckets := make(map[float64]uint64, len(latencyBounds))
+	var count uint64
+	var sum time.Duration
+	for _, l := range all {
+		count += l.Count
+		sum += l.Sum
+	}
+	for _, bound := range latencyBounds {
+		var n uint64
+		for _, l := range all {
+			for _, b := range l.Buckets {
+				if b.Below.Seconds() <= bound {
+					n += b.Count
+				}
+			}
+		}
+		buckets[bound] = n
+	}
+	return prometheus.MustNewConstHistogram(d, count, sum.Seconds(), buckets, labels...)
 }

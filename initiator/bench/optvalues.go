@@ -222,3 +222,18 @@ func ratesVar(p func(*Job) *[datas]int64) func(*Job, string) error {
 		})
 	}
 }
+
+func setBSSplit(j *Job, v string) error {
+	return perDir(v, func(d dir, s string) error {
+		list, err := parseShares(s, func(v string) (int, error) { return blockSize(v, j.kbBase) })
+		if err != nil {
+			return err
+		}
+		bs := MinMax{list[0].value, list[0].value}
+		for _, e := range list {
+			bs.Min, bs.Max = min(bs.Min, e.value), max(bs.Max, e.value)
+		}
+		j.BS[d], j.Split[d] = bs, list
+		return nil
+	})
+}

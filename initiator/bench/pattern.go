@@ -187,3 +187,27 @@ func (j *Job) align(d dir) int64 {
 	}
 	return int64(j.BS[d].Min)
 }
+
+// enterZone moves on to the next zone when the present one has had its bytes, and
+// begins it again when all of it has been visited before that.
+func (p *pattern) enterZone() {
+	z, c := &p.job.Zones, &p.cur
+	if !z.strided {
+		return
+	}
+	if c.moved >= z.size {
+		moved := c.from + z.span + z.skip
+		if moved >= p.total {
+			moved = p.base
+		}
+		c.restart(moved)
+	}
+	for d := range c.pos {
+		if c.pos[d] >= c.from+z.span {
+			c.pos[d] = c.from
+		}
+	}
+	if p.job.Random && c.moved%z.span == 0 {
+		p.shuffle(uint64(p.span() / p.unit))
+	}
+}

@@ -79,21 +79,6 @@ func pick(list []portion, draw int) int {
 	return list[len(list)-1].value
 }
 
-func setBSSplit(j *Job, v string) error {
-	return perDir(v, func(d dir, s string) error {
-		list, err := parseShares(s, func(v string) (int, error) { return blockSize(v, j.kbBase) })
-		if err != nil {
-			return err
-		}
-		bs := MinMax{list[0].value, list[0].value}
-		for _, e := range list {
-			bs.Min, bs.Max = min(bs.Min, e.value), max(bs.Max, e.value)
-		}
-		j.BS[d], j.Split[d] = bs, list
-		return nil
-	})
-}
-
 // notSplit refuses bs= behind bssplit=, which fio would leave without effect.
 func (j *Job) notSplit() error {
 	for _, list := range j.Split {

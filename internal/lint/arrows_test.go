@@ -18,24 +18,24 @@ import (
 // A ceiling is what there was when it was set, and two more where much was being changed at that time: who meets it moves a
 // function to where it belongs, or says here why not. ADR 198 has the figures of two earlier trees by the same measure.
 var arrowsBack = map[string]int{
-	"cmd/iser-target":       15,
+	"cmd/iser-target":       3,
 	"config":                8,
 	"initiator":             2,
-	"initiator/bench":       6,
+	"initiator/bench":       2,
 	"initiator/nvmf":        13,
 	"internal/iscsi":        1,
 	"internal/iscsitcp":     12,
 	"internal/nvmetcp":      2,
 	"lvm":                   5,
-	"lvm/thin":              3,
+	"lvm/thin":              2,
 	"rdma":                  2,
 	"rdma/internal/iwarp":   12,
-	"rdma/internal/roce":    2,
+	"rdma/internal/roce":    1,
 	"rdma/internal/roce/cm": 6,
 	"target/iscsi":          2,
 	"target/nvmf":           24,
 	"target/registry":       4,
-	"target/scsi":           9,
+	"target/scsi":           3,
 	"target/volume":         0,
 }
 

@@ -32,3 +32,17 @@ func (t *Task) refuse(g volume.Gate) {
 		t.fail(spc.KeyDataProtect, spc.ASCWriteProtected)
 	}
 }
+
+// sense tells that a test runs, and how far it is; no sense if none does.
+func (s *selfTest) sense() spc.Sense {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.running {
+		return spc.Sense{}
+	}
+	x := spc.Sense{Key: spc.KeyNotReady, ASC: spc.ASCSelfTestInProgress, ProgressValid: true}
+	if s.total > 0 {
+		x.Progress = uint16(min(uint64(s.done)*65536/uint64(s.total), 65535))
+	}
+	return x
+}

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"softiser/internal/spc"
-
 	"softiser/target/volume"
 )
 
@@ -92,20 +91,6 @@ func (s *selfTest) finish(r testResult) {
 	r.code = s.results[0].code
 	s.results[0] = r
 	s.running = false
-}
-
-// sense tells that a test runs, and how far it is; no sense if none does.
-func (s *selfTest) sense() spc.Sense {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.running {
-		return spc.Sense{}
-	}
-	x := spc.Sense{Key: spc.KeyNotReady, ASC: spc.ASCSelfTestInProgress, ProgressValid: true}
-	if s.total > 0 {
-		x.Progress = uint16(min(uint64(s.done)*65536/uint64(s.total), 65535))
-	}
-	return x
 }
 
 // cmdSendDiagnostic is SEND DIAGNOSTIC (SPC-5 §6.42): self-tests, and no pages.

@@ -2,7 +2,6 @@ package scsi
 
 import (
 	"softiser/internal/spc"
-
 	"softiser/target/volume"
 )
 
@@ -150,4 +149,20 @@ func (t *Task) store(p []byte, off int64) bool {
 		return false
 	}
 	return t.flushed(off, int64(len(p)))
+}
+
+// fua reports whether the command must make its data durable itself: a volume
+// without a write cache does so with every write.
+func (t *Task) fua() bool {
+	if !t.lu.geo().Info.WriteCache {
+		return false
+	}
+	if !t.lu.vol.WriteCache() {
+		return true
+	}
+	switch spc.Opcode(t.CDB[0]) {
+	case spc.OpWriteSame10, spc.OpWriteSame16: // UNMAP is where other commands have FUA
+		return false
+	}
+	return t.io.FUA()
 }

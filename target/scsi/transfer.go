@@ -1,8 +1,9 @@
 package scsi
 
 import (
-	"softiser/internal/spc"
+	"math"
 
+	"softiser/internal/spc"
 	"softiser/target/volume"
 )
 
@@ -118,5 +119,16 @@ func (d *transfer) send() bool {
 	}
 	t.Op.Stamp(volume.Placed)
 	t.Sent = n
+	return true
+}
+
+// wantOut sets how much Data-Out the command has and refuses it when the
+// initiator sends less.
+func wantOut(t *Task, n int64) bool {
+	t.Wanted = uint32(min(n, math.MaxUint32)) // VERIFY of more than 4 GiB
+	if n > int64(t.OutLen) {
+		t.illegal(spc.ASCInvalidFieldInIU)
+		return false
+	}
 	return true
 }

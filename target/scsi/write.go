@@ -2,11 +2,9 @@ package scsi
 
 import (
 	"errors"
-	"math"
-
-	"softiser/internal/spc"
 
 	"softiser/blockdev"
+	"softiser/internal/spc"
 	"softiser/target/volume"
 )
 
@@ -34,33 +32,6 @@ func cmdWrite(t *Task) {
 		return
 	}
 	writeChunk(t, blockdev.NoWait)
-}
-
-// wantOut sets how much Data-Out the command has and refuses it when the
-// initiator sends less.
-func wantOut(t *Task, n int64) bool {
-	t.Wanted = uint32(min(n, math.MaxUint32)) // VERIFY of more than 4 GiB
-	if n > int64(t.OutLen) {
-		t.illegal(spc.ASCInvalidFieldInIU)
-		return false
-	}
-	return true
-}
-
-// fua reports whether the command must make its data durable itself: a volume
-// without a write cache does so with every write.
-func (t *Task) fua() bool {
-	if !t.lu.geo().Info.WriteCache {
-		return false
-	}
-	if !t.lu.vol.WriteCache() {
-		return true
-	}
-	switch spc.Opcode(t.CDB[0]) {
-	case spc.OpWriteSame10, spc.OpWriteSame16: // UNMAP is where other commands have FUA
-		return false
-	}
-	return t.io.FUA()
 }
 
 func writeJob(t *Task) { writeChunk(t, blockdev.Wait) }

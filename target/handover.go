@@ -104,6 +104,9 @@ func (s *Server) Adopt(k *Carried) error {
 	return errors.Join(s.iscsi.Handover().Adopt(&k.ISCSI), s.nvmf.Handover().Adopt(&k.NVMe))
 }
 
+// Pending is how many connections there are that have not logged in.
+func (s *Server) Pending() int { return s.server.Pending() }
+
 // Listeners returns the sockets of the portals over TCP by their address in the
 // configuration, as descriptors that are the caller's.
 func (s *Server) Listeners() (map[string]int, error) { return s.server.Listeners() }

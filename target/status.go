@@ -42,6 +42,10 @@ type Status struct {
 	// reads the configuration adds it.
 	Reload *ReloadStatus `json:"reload,omitempty"`
 
+	// TakenOver tells of the process whose place this one has taken; nil: it was started as the
+	// first. The program adds it.
+	TakenOver *TakenOver `json:"taken_over,omitempty"`
+
 	// Groups are those of volumes that move between the nodes of a cluster; the program that
 	// moves them adds them.
 	Groups []GroupStatus `json:"groups,omitempty"`
@@ -59,6 +63,13 @@ type Status struct {
 
 	Limits  LimitStatus   `json:"limits"`
 	Staging StagingStatus `json:"staging"`
+}
+
+// TakenOver is how one process has taken the place of another.
+type TakenOver struct {
+	PID   int           `json:"pid"` // of the former process
+	At    time.Time     `json:"at"`
+	Pause time.Duration `json:"pause_ns"` // from the stop of the former process until sessions went on
 }
 
 // GroupStatus is the state of a group of volumes that moves between nodes.

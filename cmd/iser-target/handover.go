@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"runtime/debug"
 	"slices"
 	"time"
 
@@ -92,14 +93,17 @@ func (g *giving) serve(c *net.UnixConn) {
 func (g *giving) give(c *net.UnixConn) (up admin.Upgraded, given bool, err error) {
 	up.Old, up.New = os.Getpid(), handover.Peer(c)
 	var began time.Time
+	prepareState()
 	given, err = handover.Give(c, stateVersion, handover.Patience{Hello: startPatience, Ready: readyPatience}, func() (*handover.Offer, error) {
+		collects := holdCollector()
 		began = time.Now()
 		o, err := g.freeze(began)
 		if err != nil {
+			collects()
 			return nil, err
 		}
 		up.Carried, up.Closed = o.carried(), o.state.Closed
-		o.Thaw = g.thaw
+		o.Thaw = func() { g.thaw(); collects() }
 		if o.State, err = json.Marshal(&o.state); err != nil {
 			o.Discard()
 			o.Thaw()
@@ -114,6 +118,16 @@ func (g *giving) give(c *net.UnixConn) (up admin.Upgraded, given bool, err error
 		g.app.log.Info("handed over", zap.Int("to", up.New), zap.Strings("carried", up.Carried), zap.Strings("closed", up.Closed))
 	}
 	return up, given, err
+}
+
+// prepareState has package json look at the types of the state before anybody waits for it.
+func prepareState() { _, _ = json.Marshal(new(handedOver)) }
+
+// holdCollector keeps garbage from being collected until release is called: while sessions
+// stand still every processor is theirs. What is made meanwhile is a few kilobytes for each.
+func holdCollector() (release func()) {
+	percent := debug.SetGCPercent(-1)
+	return func() { debug.SetGCPercent(percent) }
 }
 
 // freeze brings this process to rest and collects what it has.
@@ -187,8 +201,8 @@ func (g *giving) collect(o *offering) error {
 
 // closing tells of the other peers that have to come again.
 func (a *app) closing() (all []string) {
-	if st := a.srv.Status(); st.Pending > 0 {
-		all = append(all, fmt.Sprintf("%d connections before their login", st.Pending))
+	if n := a.srv.Pending(); n > 0 {
+		all = append(all, fmt.Sprintf("%d connections before their login", n))
 	}
 	return all
 }

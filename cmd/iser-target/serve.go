@@ -157,6 +157,8 @@ type app struct {
 	reg  *registry.Registry
 	pool *blockdev.Pool
 
+	taken *target.TakenOver // set before services run; nil: from nobody
+
 	changes  sync.RWMutex   // held for reading by whoever changes what is served, for writing while that is handed over
 	services sync.WaitGroup // admin socket and metrics
 }
@@ -293,7 +295,7 @@ func (a *app) serveAdmin(ctx context.Context, ln *handover.Listener, g *giving) 
 func (a *app) backend(g *giving) admin.Backend {
 	return admin.Backend{
 		LVM:          a.lvmBackend(),
-		Status:       a.reg.Status,
+		Status:       a.status,
 		Kill:         a.srv.KillSession,
 		Release:      a.srv.ReleaseInitiator,
 		AddLUN:       a.addLUN,
@@ -308,6 +310,13 @@ func (a *app) backend(g *giving) admin.Backend {
 		Trace:  a.reg.Trace,
 		Change: a.change, Upgrade: g.upgrade, HandOver: g.serve,
 	}
+}
+
+// status is that of what is served, and of this process.
+func (a *app) status() target.Status {
+	st := a.reg.Status()
+	st.TakenOver = a.taken
+	return st
 }
 
 func (a *app) addLUN(ctx context.Context, iqn string, r admin.LUNRequest) error {

@@ -15,6 +15,7 @@ import (
 
 	"softiser/config"
 	"softiser/internal/handover"
+	"softiser/target"
 	"softiser/target/admin"
 	"softiser/target/registry"
 )
@@ -22,8 +23,9 @@ import (
 // taking is what another process has given to this one.
 type taking struct {
 	*handover.Taken
-	state   handedOver
-	volumes []registry.Handed
+	state    handedOver
+	volumes  []registry.Handed
+	collects func() // of holdCollector
 }
 
 // takeOver asks the process that serves the admin socket for what it has. Nothing of it is
@@ -34,6 +36,7 @@ func (a *app) takeOver(ctx context.Context, cfg *config.Config) (*taking, error)
 	}
 	ctx, cancel := context.WithTimeout(ctx, startPatience)
 	defer cancel()
+	prepareState()
 	c, err := admin.TakeOver(ctx, cfg.Admin.Socket)
 	if err != nil {
 		return nil, fmt.Errorf("--takeover: %w", err)
@@ -42,7 +45,7 @@ func (a *app) takeOver(ctx context.Context, cfg *config.Config) (*taking, error)
 	if err != nil {
 		return nil, fmt.Errorf("--takeover: %w", err)
 	}
-	t := &taking{Taken: offered}
+	t := &taking{Taken: offered, collects: holdCollector()}
 	if err := t.understand(a, cfg); err != nil {
 		offered.Refuse(err)
 		offered.Close()
@@ -152,6 +155,7 @@ func (t *taking) open(a *app) error {
 		return err
 	}
 	t.adopt(a)
+	t.collects()
 	return nil
 }
 
@@ -181,9 +185,11 @@ func (t *taking) finish(a *app) {
 	}
 }
 
-// tell logs what has been taken over.
+// tell says what has been taken over, and how long everybody has waited for it.
 func (t *taking) tell(a *app) {
-	a.log.Info("took over", zap.Int("from", t.state.PID), zap.Duration("pause", time.Since(t.state.Began)),
+	now := time.Now()
+	a.taken = &target.TakenOver{PID: t.state.PID, At: now, Pause: now.Sub(t.state.Began)}
+	a.log.Info("took over", zap.Int("from", a.taken.PID), zap.Duration("pause", a.taken.Pause),
 		zap.Int("portals", len(t.state.Portals)), zap.Int("volumes", len(t.volumes)),
 		zap.Int("sessions", len(t.state.Carried.ISCSI.Sessions)), zap.Int("controllers", len(t.state.Carried.NVMe.Controllers)), zap.Strings("closed", t.state.Closed))
 }

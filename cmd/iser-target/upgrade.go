@@ -46,8 +46,12 @@ iser-target serve --takeover, with the other options as the running process has 
 				if err != nil {
 					return err
 				}
-				if _, err := c.Status(ctx); err != nil { // it waits for the new process
+				st, err := c.Status(ctx) // it waits for the new process
+				if err != nil {
 					return fmt.Errorf("process %d has taken over, and does not answer: %w", u.New, err)
+				}
+				if t := st.TakenOver; t != nil && t.PID == u.Old {
+					u.Pause = t.Pause
 				}
 				return printUpgraded(cmd, u, asJSON)
 			})

@@ -367,6 +367,9 @@ func TestUpgradeMany(t *testing.T) {
 	if len(u.Closed) != 0 || !slices.Contains(u.Carried, fmt.Sprintf("%d sessions of iSER", n/2)) || !slices.Contains(u.Carried, fmt.Sprintf("%d sessions of iSCSI over TCP", n/2)) {
 		t.Fatalf("carried %v, closed %v", u.Carried, u.Closed)
 	}
+	if st := statusOf(t, s.socket).TakenOver; st == nil || st.PID != u.Old || st.Pause != u.Pause {
+		t.Errorf("the status says %+v; the pause was %v", st, u.Pause)
+	}
 	t.Logf("pause %v", u.Pause)
 	for i, l := range luns {
 		if _, err := l.ReadAt(make([]byte, 512), 0); err != nil || l.Stats().Logins != 1 {

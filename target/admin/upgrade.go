@@ -20,7 +20,7 @@ type UpgradeRequest struct {
 type Upgraded struct {
 	Old   int           `json:"old_pid"`
 	New   int           `json:"new_pid"`
-	Pause time.Duration `json:"pause_ns"` // until everything was the new process's
+	Pause time.Duration `json:"pause_ns"` // until everything was the new process's; the status of that tells when it went on
 	// Carried is what went over, Closed what the new process has to open anew, and whose
 	// peers have to come again.
 	Carried []string `json:"carried"`

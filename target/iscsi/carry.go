@@ -8,6 +8,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"softiser/internal/handover"
 	"softiser/internal/iscsi"
 	"softiser/internal/iscsitcp"
 	"softiser/internal/iser"
@@ -297,14 +298,15 @@ func (h Handover) Adopt(k *Carried) error {
 			errs = append(errs, n.device.Restore(t.Units))
 		}
 	}
-	for i := range k.Sessions {
+	return errors.Join(errors.Join(errs...), handover.Each(len(k.Sessions), func(i int) error {
 		x := &k.Sessions[i]
-		if err := h.adopt(x); err != nil {
+		err := h.adopt(x)
+		if err != nil {
 			x.discard()
-			errs = append(errs, fmt.Errorf("session %d of %s ends: %w", x.TSIH, x.Initiator, err))
+			err = fmt.Errorf("session %d of %s ends: %w", x.TSIH, x.Initiator, err)
 		}
-	}
-	return errors.Join(errs...)
+		return err
+	}))
 }
 
 // adopt goes on with a session.
@@ -427,6 +429,6 @@ func (h Handover) enter(x *session, units []scsi.CarriedUnit) error {
 	for _, c := range x.conns.members.conns {
 		s.conns[c] = struct{}{}
 	}
-	s.limits.sessions.Info(x.log(), "session taken over", zap.Int("connections", len(x.conns.members.conns)))
+	x.log().Debug("session taken over", zap.Int("connections", len(x.conns.members.conns)))
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"softiser/internal/handover"
 	"softiser/internal/nvme"
 	"softiser/target/portal"
 	"softiser/target/volume"
@@ -289,25 +290,26 @@ func (k *carriedEvents) check() error {
 // whose descriptors belong to it. Controllers that it cannot go on with end; the error says
 // why. Preconditions: the subsystems and their volumes are there.
 func (h Handover) Adopt(k *Carried) error {
-	var errs []error
 	for i := range k.Subsystems {
 		if s := h.f.find(k.Subsystems[i].NQN); s != nil {
 			s.restore(&k.Subsystems[i])
 		}
 	}
-	for i := range k.Controllers {
+	err := handover.Each(len(k.Controllers), func(i int) error {
 		c := &k.Controllers[i]
-		if err := h.adopt(c); err != nil {
+		err := h.adopt(c)
+		if err != nil {
 			c.discard()
-			errs = append(errs, fmt.Errorf("controller %d of host %s ends: %w", c.ID, c.Host, err))
+			err = fmt.Errorf("controller %d of host %s ends: %w", c.ID, c.Host, err)
 		}
-	}
+		return err
+	})
 	for i := range k.Subsystems {
 		if s := h.f.find(k.Subsystems[i].NQN); s != nil {
 			s.compare(k.Subsystems[i].Namespaces)
 		}
 	}
-	return errors.Join(errs...)
+	return err
 }
 
 // restore puts what another process has carried in force.
@@ -407,7 +409,7 @@ func (h Handover) adopt(k *CarriedController) (err error) {
 		q.mu.Unlock()
 		q.t.Start(q)
 	}
-	c.zlog.Info("NVMe controller taken over", zap.Int("queues", len(queues)))
+	c.zlog.Debug("NVMe controller taken over", zap.Int("queues", len(queues)))
 	c.events.deliver(true)
 	return nil
 }

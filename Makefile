@@ -6,7 +6,7 @@ BIN     := bin
 LDFLAGS := -s -w -X main.version=$(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 SUM     := $(GO) tool gotestsum --format pkgname-and-test-fails
 
-.PHONY: help build compile test race fuzz lint demo bench bench-quick bench-go bench-compare bench-counts bench-baseline bench-loss interop interop-short bench-lvm conformance conformance-short docs man deb deb-reproducible image soak soak-short ha ha-short s3 systemd ipxe cover tools clean
+.PHONY: help build compile test race fuzz lint demo bench bench-quick bench-go bench-compare bench-counts bench-baseline bench-loss bench-upgrade interop interop-short bench-lvm conformance conformance-short docs man deb deb-reproducible image soak soak-short ha ha-short s3 systemd ipxe cover tools clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -119,6 +119,9 @@ systemd: build ## the packages under a real systemd, in a container: READY, relo
 
 idle-sessions: ## 10,000 sessions that do nothing, each end in a process of 10,200 descriptors (root, or as many; CI has 200)
 	SOFTISER_IDLE_SESSIONS=10000 $(GO) test -count=1 -timeout 10m -run '^TestIdleSessions$$' -v ./target/iscsi
+
+bench-upgrade: ## pauses of UPGRADES upgrades for each wire under verified load: median, 99th percentile and longest, of the target and as the initiators saw them
+	SOFTISER_UPGRADES=$(or $(UPGRADES),100) $(GO) test -count=1 -timeout 30m -run '^TestUpgrade(Sessions|ISER|Controllers|NVMeRDMA|Logical|Many)$$' -v ./cmd/iser-target | grep -E '^(---|===|ok|FAIL)|upgrades:|pause'
 
 docs: ## write docs/CONFIGURATION.md, which is made of the model
 	$(GO) test -count=1 -run '^TestReferenceIsOfTheModel$$' ./config -write-reference

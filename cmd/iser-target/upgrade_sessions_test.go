@@ -8,8 +8,10 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -39,6 +41,7 @@ type verifier struct {
 	mu    sync.Mutex
 	err   error           // guarded by mu: the first one
 	times []time.Duration // guarded by mu: of each operation
+	worst time.Duration   // guarded by mu: since slowest
 	turns atomic.Int64
 }
 
@@ -99,8 +102,17 @@ func (v *verifier) timed(f func() error) error {
 	took := time.Since(begin)
 	v.mu.Lock()
 	v.times = append(v.times, took)
+	v.worst = max(v.worst, took)
 	v.mu.Unlock()
 	return err
+}
+
+// slowest returns how long the slowest operation took since it was asked before.
+func (v *verifier) slowest() (d time.Duration) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	d, v.worst = v.worst, 0
+	return d
 }
 
 // end ends it, and checks that there was no error and no second login.
@@ -231,16 +243,38 @@ func TestUpgradeISER(t *testing.T) {
 	}
 }
 
-// upgradeUnder upgrades ten times under load, which is verified, and wants just that carried
-// beside portals and volumes.
+// upgradesUnderLoad is how often a test upgrades: ten times, or as SOFTISER_UPGRADES says
+// (make bench-upgrade).
+func upgradesUnderLoad(t *testing.T) int {
+	s := os.Getenv("SOFTISER_UPGRADES")
+	if s == "" {
+		return 10
+	}
+	n, err := strconv.Atoi(s)
+	if err != nil || n < 1 {
+		t.Fatalf("SOFTISER_UPGRADES=%s", s)
+	}
+	return n
+}
+
+// percentiles are the median, the 99th percentile and the largest.
+func percentiles(all []time.Duration) string {
+	slices.Sort(all)
+	at := func(p int) time.Duration { return all[(len(all)*p+99)/100-1].Round(10 * time.Microsecond) }
+	return fmt.Sprintf("p50 %v, p99 %v, max %v", at(50), at(99), at(100))
+}
+
+// upgradeUnder upgrades again and again under load, which is verified, and wants just that
+// carried beside portals and volumes.
 func (s *served) upgradeUnder(all []*verifier, carried string) {
 	t := s.t
 	t.Helper()
-	var pauses []time.Duration
-	for range 10 {
+	var pauses, seen []time.Duration
+	for range upgradesUnderLoad(t) {
 		before := make([]int64, len(all))
 		for i, v := range all {
 			before[i] = v.turns.Load()
+			v.slowest()
 		}
 		u, err := s.upgrade()
 		if err != nil {
@@ -260,12 +294,13 @@ func (s *served) upgradeUnder(all []*verifier, carried string) {
 				}
 				time.Sleep(time.Millisecond) // the load goes on meanwhile; it is what is waited for
 			}
+			seen = append(seen, v.slowest())
 		}
 	}
 	for _, v := range all {
 		v.end(t)
 	}
-	t.Logf("pauses %v", pauses)
+	t.Logf("%d upgrades: pauses of the target %s; slowest operations of each initiator %s", len(pauses), percentiles(pauses), percentiles(seen))
 }
 
 // TestUpgradeSessionsCut: a new process that has been offered sessions and controllers and vanishes

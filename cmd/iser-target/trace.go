@@ -45,7 +45,8 @@ since the arrival, and at the end a line with "summary".
 
 It ends after --count commands, or by Ctrl-C. One at a time traces a volume; meanwhile the
 clock is read at each step of its commands. They wait for nobody: those that the reader is
-too slow for are left out and counted.`,
+too slow for are left out and counted. When another process takes over (iser-target
+upgrade) the trace goes on there, without what came meanwhile.`,
 		Example: `  iser-target trace iqn.2026-01.io.softiser:disk0/0 --slower-than 1ms
   iser-target trace disk0 --count 1000
   iser-target trace disk0 --json | jq -c 'select(.waited.qos_ns > 0) | {initiator, answered_ns}'`,
@@ -107,8 +108,11 @@ type tracer struct {
 	out     io.Writer
 	json    bool
 	count   int
-	leftOut uint64
-	steps   [len(traceSteps)]volume.Latencies
+	leftOut uint64 // by the process that is asked
+	// leftBefore are those of processes whose place it has taken.
+	leftBefore uint64
+
+	steps [len(traceSteps)]volume.Latencies
 }
 
 // run traces until ctx ends or enough has come, and sums up.
@@ -122,18 +126,45 @@ func (t *tracer) run(cmd *cobra.Command, c *admin.Client, q admin.TraceRequest, 
 	if err := traced(&q, name, &st); err != nil {
 		return err
 	}
-	begun := false
-	err = c.Trace(cmd.Context(), q, func() {
+	begun, all := false, q.Count
+	begin := func() {
+		if begun {
+			return
+		}
 		begun = true
 		fmt.Fprintf(cmd.ErrOrStderr(), "tracing %s; Ctrl-C ends it\n", iscsi.Printable(name))
 		if !t.json {
 			fmt.Fprintf(t.out, traceLine, "TIME", "WIRE", "COMMAND", "LBA", "BYTES", "LEASED", "PLACED", "COMMITTED", "ANSWERED", "RELEASED", "TOTAL", "INITIATOR, STATUS, WAITED")
 		}
-	}, t.show)
+	}
+	for {
+		since := time.Now()
+		if err = c.Trace(cmd.Context(), q, begin, t.show); err == nil || !begun || !replaced(cmd.Context(), c, since) {
+			break
+		}
+		fmt.Fprintln(cmd.ErrOrStderr(), "another process has taken over (iser-target upgrade); the trace goes on there")
+		t.leftBefore, t.leftOut = t.leftBefore+t.leftOut, 0
+		if all > 0 {
+			if q.Count = all - t.count; q.Count <= 0 {
+				err = nil
+				break
+			}
+		}
+	}
+	t.leftOut += t.leftBefore
 	if begun {
 		err = errors.Join(err, t.sum())
 	}
 	return err
+}
+
+// replaced reports whether another process has taken the target over since then.
+func replaced(ctx context.Context, c *admin.Client, since time.Time) bool {
+	ctx, cancel := context.WithTimeout(ctx, askPatience)
+	defer cancel()
+	c.Close() // what is left of the connection to the former one
+	st, err := c.Status(ctx)
+	return err == nil && st.TakenOver != nil && st.TakenOver.At.After(since)
 }
 
 // traceLine is a line of the text form: columns that are known before what is in them.

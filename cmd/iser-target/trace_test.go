@@ -192,3 +192,30 @@ func TestTraceText(t *testing.T) {
 		t.Errorf("no target: exit %d, %s", code, out)
 	}
 }
+
+// TestTraceGoesOn: a trace goes on at the process that takes over.
+func TestTraceGoesOn(t *testing.T) {
+	s := serveProgram(t, "--export", "m=memory,size=8MiB")
+	l := s.open("iqn.2026-11.softiser:m", "")
+	x := traceFrom(t, s.socket, "m", "--json")
+	traced := func() int { return strings.Count(x.out.String(), `"answered_ns"`) }
+	reads := func(at int) func() bool {
+		return func() bool {
+			if _, err := l.ReadAt(make([]byte, 512), 0); err != nil {
+				t.Fatal(err)
+			}
+			return traced() > at
+		}
+	}
+	await.True(t, "a command is traced", reads(0))
+	if _, err := s.upgrade(); err != nil {
+		t.Fatal(err)
+	}
+	await.True(t, "the trace is told of the new process", func() bool { return strings.Contains(x.out.String(), "the trace goes on there") })
+	await.True(t, "commands of the new process are traced", reads(traced()))
+	n := traced()
+	x.end()
+	if all, sum := x.commands(); len(all) < n || sum.Commands != len(all) {
+		t.Errorf("%d commands were told, %d summed up", len(all), sum.Commands)
+	}
+}

@@ -204,6 +204,7 @@ func (g *Group) Volume(name string) (*Volume, error) {
 	if err != nil {
 		return nil, err
 	}
+	g.opened++
 	return &Volume{dev: n.top, g: g, n: n}, nil
 }
 

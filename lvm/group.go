@@ -21,6 +21,9 @@ type Config struct {
 	vg.Config
 	// Open opens a device; nil opens files and block devices by path.
 	Open func(path string) (blockdev.Device, error)
+	// EpochDir returns where disks that another process has handed over remember their caches;
+	// nil: nowhere.
+	EpochDir func() string
 	// Pool is the staging memory of leases; nil is the shared one.
 	Pool *blockdev.Pool
 	// FullWait is how long writes wait for a full thin pool to grow, unless it
@@ -94,6 +97,7 @@ func (ds *Disks) Close() error {
 // to an imported volume (written), which does not wait for it for ever.
 type Group struct {
 	cfg   Config
+	name  string // with which it was opened
 	disks *Disks
 
 	mu    sync.Mutex
@@ -102,6 +106,8 @@ type Group struct {
 	pools *thinPools
 	snaps *snapshots // classic ones
 	moves *mover
+
+	opened int // Volumes
 
 	background sync.WaitGroup // merges, and marks
 	stop       chan struct{}  // closed by Close
@@ -158,7 +164,7 @@ func ours(v *meta.VG) error {
 }
 
 func (ds *Disks) group(on *vg.Group) *Group {
-	g := &Group{cfg: ds.cfg, disks: ds, stop: make(chan struct{})}
+	g := &Group{cfg: ds.cfg, name: on.VG.Name, disks: ds, stop: make(chan struct{})}
 	g.md = &metadata{cfg: &g.cfg, group: on}
 	g.act = &activeSet{md: g.md, nodes: map[ondisk.UUID]*node{}}
 	g.pools = &thinPools{md: g.md, act: g.act}

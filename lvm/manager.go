@@ -42,8 +42,9 @@ func (s *Spec) stored() int64 {
 type Manager struct {
 	Config Config
 
-	mu     sync.Mutex // guards groups
-	groups map[string]*Group
+	mu       sync.Mutex // guards what follows
+	groups   map[string]*Group
+	expected map[string]*Handed // by another process and not opened yet
 }
 
 // Open opens a volume, made first if the spec has a size and it is missing.
@@ -121,7 +122,14 @@ func (m *Manager) group(s Spec) (*Group, error) {
 	if g := m.groups[s.VG]; g != nil {
 		return g, nil
 	}
-	g, err := m.openGroup(s)
+	var g *Group
+	var err error
+	if h := m.expected[s.VG]; h != nil {
+		delete(m.expected, s.VG)
+		g, err = m.adopt(h)
+	} else {
+		g, err = m.openGroup(s)
+	}
 	if err != nil {
 		return nil, err
 	}

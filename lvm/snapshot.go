@@ -34,6 +34,7 @@ type snapshots struct {
 	mu         sync.Locker // the group's
 	background *sync.WaitGroup
 	stop       <-chan struct{} // closed when merges are to stop
+	steps      sync.RWMutex    // read-locked by each step of a merge; taken before mu
 }
 
 // newSet makes the set of an origin's snapshots.
@@ -401,7 +402,10 @@ func (ss *snapshots) runMerge(n *node) error {
 		default:
 		}
 		var err error
-		if done, err = n.set.MergeStep(); err != nil {
+		ss.steps.RLock()
+		done, err = n.set.MergeStep()
+		ss.steps.RUnlock()
+		if err != nil {
 			return err
 		}
 	}
@@ -420,6 +424,8 @@ func (ss *snapshots) runMerge(n *node) error {
 // endMerge takes the empty snapshot away; done is false when leases were open
 // for too long to keep everybody else waiting.
 func (ss *snapshots) endMerge(n *node) (done bool, err error) {
+	ss.steps.RLock()
+	defer ss.steps.RUnlock()
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
 	if ss.md.closed {

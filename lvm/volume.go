@@ -47,6 +47,7 @@ func (v *Volume) Close() error {
 		return blockdev.ErrInUse
 	}
 	v.closed.Store(true)
+	v.g.opened--
 	err := v.dev.Flush()
 	if e := v.g.act.deactivate(v.n); err == nil {
 		err = e

@@ -15,6 +15,7 @@ import (
 
 	"softiser/internal/handover"
 	"softiser/internal/systemd"
+	"softiser/lvm"
 	"softiser/target"
 	"softiser/target/admin"
 	"softiser/target/registry"
@@ -23,7 +24,7 @@ import (
 // stateVersion is that of handedOver. One that a process of this version reads differs from
 // it by one at most; whoever changes the struct so that an older process would misread it
 // counts on, and keeps reading what the version before wrote.
-const stateVersion = 4
+const stateVersion = 5
 
 // handedOver is what a process tells the one that takes its place. Files are indices of the
 // descriptors that come with it.
@@ -34,8 +35,9 @@ type handedOver struct {
 	Admin   int              `json:"admin"`
 	Metrics *handedListener  `json:"metrics,omitempty"`
 	Volumes []handedVolume   `json:"volumes"`
-	Carried target.Carried   `json:"carried"` // since version 2; NVMe since version 3, iSER and NVMe/RDMA since version 4
-	Closed  []string         `json:"closed"`  // what does not go over, for people
+	Groups  []lvm.Handed     `json:"groups,omitempty"` // of logical volumes; since version 5
+	Carried target.Carried   `json:"carried"`          // since version 2; NVMe since version 3, iSER and NVMe/RDMA since version 4
+	Closed  []string         `json:"closed"`           // what does not go over, for people
 }
 
 type handedListener struct {
@@ -45,13 +47,14 @@ type handedListener struct {
 
 type handedVolume struct {
 	registry.Handed
-	File int `json:"file"`
+	File int `json:"file"` // -1: it is in a group
 }
 
 // How long the steps of a handover may take. Tests on loaded machines allow more.
 var (
 	restPatience   = time.Second      // for sessions to stand still
 	freezePatience = 3 * time.Second  // for commands that have begun
+	settlePatience = 2 * time.Second  // for what is written beforehand
 	changePatience = 5 * time.Second  // for requests of administrators
 	startPatience  = 30 * time.Second // for a new process, from its start until it is ready
 	readyPatience  = 10 * time.Second // for one that has been offered everything
@@ -95,6 +98,7 @@ func (g *giving) give(c *net.UnixConn) (up admin.Upgraded, given bool, err error
 	var began time.Time
 	prepareState()
 	given, err = handover.Give(c, stateVersion, handover.Patience{Hello: startPatience, Ready: readyPatience}, func() (*handover.Offer, error) {
+		g.settle()
 		collects := holdCollector()
 		began = time.Now()
 		o, err := g.freeze(began)
@@ -130,6 +134,13 @@ func holdCollector() (release func()) {
 	return func() { debug.SetGCPercent(percent) }
 }
 
+// settle writes down beforehand, while everybody goes on, what a handover has to have on disk.
+func (g *giving) settle() {
+	ctx, cancel := context.WithTimeout(context.Background(), settlePatience)
+	defer cancel()
+	g.app.reg.Settle(ctx)
+}
+
 // freeze brings this process to rest and collects what it has.
 func (g *giving) freeze(began time.Time) (*offering, error) {
 	if err := g.app.stopChanges(changePatience); err != nil {
@@ -143,7 +154,7 @@ func (g *giving) freeze(began time.Time) (*offering, error) {
 	}
 	g.ls.hold()
 	o := &offering{state: handedOver{Began: began, PID: os.Getpid()}}
-	if err := g.collect(o); err != nil {
+	if err := g.collect(ctx, o); err != nil {
 		o.Discard()
 		g.thaw()
 		return nil, err
@@ -152,13 +163,14 @@ func (g *giving) freeze(began time.Time) (*offering, error) {
 }
 
 func (g *giving) thaw() {
+	g.app.reg.GoOn()
 	g.ls.release()
 	g.app.srv.Thaw()
 	g.app.changes.Unlock()
 }
 
 // collect adds listeners, volumes and sessions to what is offered, with their descriptors.
-func (g *giving) collect(o *offering) error {
+func (g *giving) collect(ctx context.Context, o *offering) error {
 	listeners, err := g.app.srv.Listeners()
 	if err != nil {
 		return err
@@ -177,13 +189,24 @@ func (g *giving) collect(o *offering) error {
 		}
 		o.state.Metrics = &handedListener{g.metrics, o.Add(fd)}
 	}
-	volumes, left, err := g.app.reg.HandOver()
+	handed, err := g.app.reg.HandOver(ctx)
 	if err != nil {
 		return err
 	}
-	for _, v := range volumes {
-		o.state.Volumes = append(o.state.Volumes, handedVolume{v, o.Add(v.Store.FD)})
+	for _, v := range handed.Volumes {
+		file := -1
+		if v.Group == "" {
+			file = o.Add(v.Store.FD)
+		}
+		o.state.Volumes = append(o.state.Volumes, handedVolume{v, file})
 	}
+	for _, h := range handed.Groups {
+		for i := range h.Disks {
+			h.Disks[i].File = o.Add(h.Disks[i].Store.FD)
+		}
+		o.state.Groups = append(o.state.Groups, h)
+	}
+	left := handed.Left
 	for _, name := range left {
 		o.state.Closed = append(o.state.Closed, "volume "+name+": it is opened anew")
 	}
@@ -214,6 +237,9 @@ func (o *offering) carried() (all []string) {
 	}
 	for _, v := range o.state.Volumes {
 		all = append(all, "volume "+v.Name)
+	}
+	for _, h := range o.state.Groups {
+		all = append(all, fmt.Sprintf("volume group %s with %d disks", h.Name, len(h.Disks)))
 	}
 	slices.Sort(all)
 	k, iser, rdma := &o.state.Carried, 0, 0

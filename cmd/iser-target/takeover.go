@@ -15,6 +15,7 @@ import (
 
 	"softiser/config"
 	"softiser/internal/handover"
+	"softiser/lvm"
 	"softiser/target"
 	"softiser/target/admin"
 	"softiser/target/registry"
@@ -79,10 +80,22 @@ func (t *taking) understand(a *app, cfg *config.Config) error {
 	}
 	for i := range t.state.Volumes {
 		v := &t.state.Volumes[i]
-		if v.File < 0 || v.File >= t.Files() {
+		if v.Group != "" {
+			if !slices.ContainsFunc(t.state.Groups, func(h lvm.Handed) bool { return h.Name == v.Group }) {
+				return fmt.Errorf("volume %s: its group %s has not come with it", v.Name, v.Group)
+			}
+		} else if v.File < 0 || v.File >= t.Files() {
 			return fmt.Errorf("volume %s: no descriptor has come with it", v.Name)
 		}
 		t.volumes = append(t.volumes, v.Handed)
+	}
+	for i := range t.state.Groups {
+		h := &t.state.Groups[i]
+		for _, d := range h.Disks {
+			if d.File < 0 || d.File >= t.Files() {
+				return fmt.Errorf("volume group %s: no descriptor has come with %s", h.Name, d.Path)
+			}
+		}
 	}
 	return errors.Join(a.reg.CheckHanded(t.volumes), a.srv.CheckCarried(&t.state.Carried, t.Files()))
 }
@@ -143,15 +156,26 @@ func (t *taking) listener(file int) (*handover.Listener, error) {
 }
 
 // open serves the volumes that have been handed over.
-func (t *taking) open(a *app) error {
+func (t *taking) open(a *app) (err error) {
 	for i := range t.volumes {
+		if t.volumes[i].Group != "" {
+			continue
+		}
 		fd, err := t.File(t.state.Volumes[i].File)
 		if err != nil {
 			return err
 		}
 		t.volumes[i].Store.FD = fd
 	}
-	if err := a.reg.OpenHanded(t.volumes); err != nil {
+	for i := range t.state.Groups {
+		for j := range t.state.Groups[i].Disks {
+			d := &t.state.Groups[i].Disks[j]
+			if d.Store.FD, err = t.File(d.File); err != nil {
+				return err
+			}
+		}
+	}
+	if err := a.reg.OpenHanded(t.volumes, t.state.Groups); err != nil {
 		return err
 	}
 	t.adopt(a)

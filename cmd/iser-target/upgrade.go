@@ -28,8 +28,8 @@ func upgradeCommand() *cobra.Command {
 		Use: "upgrade", Short: "Replace the running process by a new one, which goes on with what is open",
 		Long: `Starts the program anew, with the arguments of the running process, and has it take over: the
 portals, the admin socket and the metrics address go on listening, volumes in files, on
-block devices and in memory stay open, with their locks, reservations and content, and
-sessions of iSCSI over TCP and iSER and controllers of NVMe over TCP and RDMA go on (iSER and
+block devices and in memory and logical volumes stay open, with their locks, reservations
+and content, and sessions of iSCSI over TCP and iSER and controllers of NVMe over TCP and RDMA go on (iSER and
 RDMA over iWARP): the other ends see a pause. What does not go over is printed; its peers connect again, as after a
 restart.
 

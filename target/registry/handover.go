@@ -1,22 +1,27 @@
 package registry
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
+	"sync"
+
+	"go.uber.org/zap"
 
 	"softiser/blockdev"
 	"softiser/config"
+	"softiser/lvm"
 	"softiser/target/volume"
 )
 
 // The volumes of a process that another one replaces. Files, block devices and memory go over
-// as they are open; what has no single store (logical volumes, groups of volumes that move
-// between nodes, volumes with faults) is opened anew once the old process has ended, as after a
-// crash.
+// as they are open, logical volumes with the disks of their group, all of whose volumes go
+// together. What is neither (groups of volumes that move between nodes, volumes with faults) is
+// opened anew once the old process has ended, as after a crash.
 
 // Handed is a volume on its way from one process to the next.
 type Handed struct {
@@ -24,8 +29,31 @@ type Handed struct {
 	// Settings are those of the configuration, by key, with which it is open.
 	Settings map[string]json.RawMessage `json:"settings"`
 	Places   []HandedPlace              `json:"places"`
-	Store    blockdev.Opened            `json:"store"`
-	State    volume.Carried             `json:"state"`
+	// Store is that of a volume that has one; of one in a group of logical volumes it has the
+	// identity alone, and no descriptor.
+	Store blockdev.Opened `json:"store"`
+	Group string          `json:"group,omitempty"` // of logical volumes
+	State volume.Carried  `json:"state"`
+}
+
+// HandedOver is what goes to another process, with descriptors that are the caller's.
+type HandedOver struct {
+	Volumes []Handed
+	Groups  []lvm.Handed // of logical volumes
+	Left    []string     // names of volumes that do not go
+}
+
+// discard closes the descriptors.
+func (all *HandedOver) discard() {
+	for i := range all.Volumes {
+		if h := &all.Volumes[i]; h.Group == "" {
+			h.Store.Discard()
+		}
+	}
+	for i := range all.Groups {
+		all.Groups[i].Discard()
+	}
+	*all = HandedOver{}
 }
 
 // HandedPlace is where it is served.
@@ -34,22 +62,26 @@ type HandedPlace struct {
 	ID   uint32 `json:"id"`   // LUN, or NSID
 }
 
-// HandOver returns the volumes that can go to another process, each with a descriptor that is
-// the caller's, and the names of those that cannot. Preconditions: the volumes are frozen.
-func (r *Registry) HandOver() (all []Handed, left []string, err error) {
+// HandOver returns what can go to another process. Groups of logical volumes are held then,
+// until GoOn. If ctx ends first there is an error. Preconditions: the volumes are frozen.
+func (r *Registry) HandOver(ctx context.Context) (all HandedOver, err error) {
 	defer func() {
 		if err != nil {
-			for _, h := range all {
-				h.Store.Discard()
-			}
-			all = nil
+			all.discard()
+			r.GoOn()
 		}
 	}()
-	for _, o := range r.volumes.all() {
+	open := r.volumes.all()
+	held, err := r.holdGroups(ctx, open)
+	if err != nil {
+		return all, err
+	}
+	for _, o := range open {
 		v := r.volumes.description(o)
-		dev, ok := o.dev.(blockdev.HandsOver)
-		if !ok {
-			left = append(left, v.Name)
+		single, ok := o.dev.(blockdev.HandsOver)
+		lv, _ := o.dev.(*lvm.Volume)
+		if !ok && (lv == nil || !slices.Contains(held, lv.Group())) {
+			all.Left = append(all.Left, v.Name)
 			continue
 		}
 		h := Handed{Name: v.Name, Settings: settingsOf(v)}
@@ -60,15 +92,80 @@ func (r *Registry) HandOver() (all []Handed, left []string, err error) {
 		if x == nil {
 			continue // open, and served nowhere
 		}
-		if h.State, err = volume.Carry(x); err == nil {
-			h.Store, err = dev.HandOver()
+		if h.State, err = volume.Carry(x); err != nil {
+			return all, fmt.Errorf("volume %s: %w", v.Name, err)
 		}
-		if err != nil {
-			return all, nil, fmt.Errorf("volume %s: %w", v.Name, err)
+		if lv != nil {
+			h.Group, h.Store = lv.Group().Name(), blockdev.Opened{FD: -1, ID: lv.Info().ID}
+		} else if h.Store, err = single.HandOver(); err != nil {
+			return all, fmt.Errorf("volume %s: %w", v.Name, err)
 		}
-		all = append(all, h)
+		all.Volumes = append(all.Volumes, h)
 	}
-	return all, left, nil
+	for _, g := range held {
+		h, err := g.HandOver()
+		if err != nil {
+			return all, err
+		}
+		all.Groups = append(all.Groups, h)
+	}
+	return all, nil
+}
+
+// holdGroups holds the groups of logical volumes of which these are all volumes in use, and
+// returns those that are held. One that cannot write down what it knows is not.
+func (r *Registry) holdGroups(ctx context.Context, open []*openVolume) ([]*lvm.Group, error) {
+	for g, lvs := range logical(open) {
+		if !g.Serves(lvs) {
+			continue // a volume that moves between nodes is in it
+		}
+		switch err := g.Hold(ctx); {
+		case errors.Is(err, lvm.ErrUnsettled):
+			return nil, err
+		case err != nil:
+			r.log.Warn("a volume group is not handed over", zap.String("group", g.Name()), zap.Error(err))
+		default:
+			r.held = append(r.held, g)
+		}
+	}
+	return r.held, nil
+}
+
+// logical returns the logical volumes among those that are open, by their groups.
+func logical(open []*openVolume) map[*lvm.Group][]*lvm.Volume {
+	all := map[*lvm.Group][]*lvm.Volume{}
+	for _, o := range open {
+		if v, ok := o.dev.(*lvm.Volume); ok {
+			all[v.Group()] = append(all[v.Group()], v)
+		}
+	}
+	return all
+}
+
+// GoOn lets the groups go on that HandOver has held.
+func (r *Registry) GoOn() {
+	for _, g := range r.held {
+		g.Release()
+	}
+	r.held = nil
+}
+
+// Settle has groups of logical volumes write down what is in memory alone, so that there is
+// less of it when they are handed over. What fails is found then.
+func (r *Registry) Settle(ctx context.Context) {
+	var wg sync.WaitGroup
+	for g := range logical(r.volumes.all()) {
+		wg.Go(func() { _ = g.Settle() })
+	}
+	settled := make(chan struct{})
+	go func() {
+		wg.Wait()
+		close(settled)
+	}()
+	select {
+	case <-settled:
+	case <-ctx.Done():
+	}
 }
 
 // settingsOf returns the settings of a volume by key.
@@ -151,10 +248,14 @@ func (r *Registry) volumeAt(p HandedPlace) string {
 
 // OpenHanded opens the volumes that another process has handed over, which are this one's
 // now, and serves them. OpenVolumes opens the others. Preconditions: CheckHanded.
-func (r *Registry) OpenHanded(all []Handed) error {
+func (r *Registry) OpenHanded(all []Handed, groups []lvm.Handed) error {
 	if err := r.prepare(); err != nil {
 		return err
 	}
+	for i := range groups {
+		r.stores.lvs.Expect(groups[i])
+	}
+	defer r.stores.lvs.Forget()
 	names := map[string]bool{}
 	r.stores.handed = map[string]*Handed{}
 	for i := range all {
@@ -162,7 +263,10 @@ func (r *Registry) OpenHanded(all []Handed) error {
 		if err := r.srv.ExpectVolume(h.Store.ID, h.State); err != nil {
 			return fmt.Errorf("volume %s: %w", h.Name, err)
 		}
-		r.stores.handed[h.Name], names[h.Name] = h, true
+		names[h.Name] = true
+		if h.Group == "" {
+			r.stores.handed[h.Name] = h
+		}
 	}
 	r.mapping.addAll(r.config(), func(v config.Volume) bool { return names[v.Name] })
 	for name, h := range r.stores.handed {

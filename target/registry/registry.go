@@ -48,6 +48,8 @@ type Registry struct {
 
 	snapshots *snapshots.Scheduler
 
+	held []*lvm.Group // by HandOver
+
 	reloading sync.Mutex // held by a reload
 	reloads   *reloads
 }

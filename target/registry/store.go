@@ -29,7 +29,7 @@ type stores struct {
 
 func newStores(log *zap.Logger, pool *blockdev.Pool) *stores {
 	s := &stores{log: log, pool: pool}
-	s.lvs.Config = lvm.Config{Pool: pool, Notice: func(text string) { log.Warn(text) }, Open: func(path string) (blockdev.Device, error) {
+	s.lvs.Config = lvm.Config{Pool: pool, EpochDir: func() string { return s.epochs }, Notice: func(text string) { log.Warn(text) }, Open: func(path string) (blockdev.Device, error) {
 		return open.Open(open.Spec{Path: path, Pool: pool, EpochDir: s.epochs})
 	}}
 	return s

@@ -100,12 +100,12 @@ func (g *giving) give(c *net.UnixConn) (up admin.Upgraded, given bool, err error
 	given, err = handover.Give(c, stateVersion, handover.Patience{Hello: startPatience, Ready: readyPatience}, func() (*handover.Offer, error) {
 		g.settle()
 		collects := holdCollector()
-		began = time.Now()
-		o, err := g.freeze(began)
+		o, err := g.freeze()
 		if err != nil {
 			collects()
 			return nil, err
 		}
+		began = o.state.Began
 		up.Carried, up.Closed = o.carried(), o.state.Closed
 		o.Thaw = func() { g.thaw(); collects() }
 		if o.State, err = json.Marshal(&o.state); err != nil {
@@ -115,8 +115,8 @@ func (g *giving) give(c *net.UnixConn) (up admin.Upgraded, given bool, err error
 		}
 		return &o.Offer, nil
 	})
-	up.Pause = time.Since(began)
 	if given {
+		up.Pause = time.Since(began)
 		// systemd takes the new process for the service before it sees this one end.
 		_ = systemd.Notify(fmt.Sprintf("MAINPID=%d", up.New))
 		g.app.log.Info("handed over", zap.Int("to", up.New), zap.Strings("carried", up.Carried), zap.Strings("closed", up.Closed))
@@ -142,10 +142,11 @@ func (g *giving) settle() {
 }
 
 // freeze brings this process to rest and collects what it has.
-func (g *giving) freeze(began time.Time) (*offering, error) {
+func (g *giving) freeze() (*offering, error) {
 	if err := g.app.stopChanges(changePatience); err != nil {
 		return nil, err
 	}
+	began := time.Now() // nobody has waited so far
 	ctx, cancel := context.WithTimeout(context.Background(), freezePatience)
 	defer cancel()
 	if err := g.app.srv.Freeze(ctx); err != nil {

@@ -24,6 +24,9 @@ const (
 	pollStreak = 5 * time.Millisecond
 	// turnShare is how long it does while other receivers are at work.
 	turnShare = 200 * time.Microsecond
+	// turnMemory is how long another one counts as being at work after its last turn: what it
+	// waits for may be in the peer's hands, and comes in the middle of a turn.
+	turnMemory = 20 * time.Millisecond
 )
 
 // Crowd is the receivers with BusyPollAuto that make way for each other: with several at
@@ -77,6 +80,8 @@ type Waiter struct {
 	others bool          // another receiver of the crowd has had one since the last of this
 	enough bool          // it is over, though there is more to read
 
+	shared time.Duration // until when others count as being at work, though they have no turn
+
 	// Calls counts the system calls that have looked for bytes, Found the waits that they
 	// have ended without parking; of BusyPollAuto.
 	Calls, Found uint64
@@ -112,7 +117,9 @@ func (w *Waiter) SetLimit(d time.Duration) { w.limit = d }
 // reports false.
 func (w *Waiter) Ready(uintptr) (over bool) {
 	w.since, w.enough = clock(), false
-	w.others = w.crowd.turn.Swap(w.number) != w.number
+	if w.others = w.crowd.turn.Swap(w.number) != w.number; w.others {
+		w.shared = w.since + turnMemory
+	}
 	switch {
 	case w.limit > 0:
 		return w.fixed(w.limit)
@@ -131,10 +138,11 @@ func (w *Waiter) Ready(uintptr) (over bool) {
 // two reads; when it is true, Ready returns false at once, and is called again once the
 // sockets that have become readable meanwhile have had their turns.
 func (w *Waiter) Enough() bool {
-	if !w.others && !w.onlyP {
+	shared := w.since < w.shared
+	if !shared && !w.onlyP {
 		return false
 	}
-	if d := clock() - w.since; d <= turnShare || !w.others && d <= pollStreak {
+	if d := clock() - w.since; d <= turnShare || !shared && d <= pollStreak {
 		return false
 	}
 	w.enough = true

@@ -150,9 +150,12 @@ func TestTurns(t *testing.T) {
 		var w Waiter
 		_, conn := pair(t)
 		w.Init(conn, nil)
-		w.others, w.onlyP, w.since = tc.others, tc.onlyP, clock()+time.Hour
+		w.onlyP, w.since = tc.onlyP, clock()+time.Hour
 		if tc.lasted > 0 {
 			w.since = clock() - tc.lasted
+		}
+		if w.shared = w.since; tc.others {
+			w.shared += turnMemory
 		}
 		if tc.lasted == 2*turnShare && !tc.enough {
 			w.since = clock() + time.Hour // a slow machine must not make more of it
@@ -162,6 +165,46 @@ func TestTurns(t *testing.T) {
 		}
 	}
 }
+
+// What another receiver has had a turn of is remembered: a second turn in a row is no longer
+// than the first one, because what the other waits for may come in the middle of it.
+func TestTurnsAreRemembered(t *testing.T) {
+	peer, conn := pair(t)
+	put(t, peer, 'x') // so that there is more to read, whenever a turn ends
+	var w Waiter
+	conn.opts.Crowd = new(Crowd)
+	w.Init(conn, nil)
+	w.onlyP = false
+	var enough bool
+	w.who = receiverFunc(func() bool {
+		w.since -= 2 * turnShare // the turn has lasted that long
+		enough = w.Enough()
+		return true
+	})
+	turn := func(of uint64) bool {
+		w.crowd.turn.Store(of)
+		w.Ready(0)
+		return enough
+	}
+	if turn(w.number) {
+		t.Error("a turn of the only one ends")
+	}
+	if before := clock(); !turn(w.number+1) || w.shared < before+turnMemory {
+		t.Error("a turn behind another one's does not end, or is not remembered")
+	}
+	if w.shared = clock() + time.Hour; !turn(w.number) {
+		t.Error("a turn behind that one does not end")
+	}
+	if w.shared = clock() - time.Hour; turn(w.number) {
+		t.Error("a turn ends though the others have had none for long")
+	}
+}
+
+// receiverFunc is a Receiver that has read whole messages.
+type receiverFunc func() bool
+
+func (f receiverFunc) Ready() bool { return f() }
+func (receiverFunc) Between() bool { return true }
 
 // What is left in the socket at the end of a turn begins another one, as often as it takes.
 func TestTurnsGoOn(t *testing.T) {

@@ -23,6 +23,7 @@ type Load struct {
 	Jobs  int      // clones, each with its own connection; zero: 1
 	Bytes int64    // moved once, instead of for a time
 	Extra []string // further options of our bench
+	Job   string   // of our bench: the job that counts, of those that Extra names; empty: all
 }
 
 // pattern are the options of what is moved, which fio and our bench have in common.
@@ -37,6 +38,7 @@ func (l *Load) pattern() []string {
 // fioReport is the part of fio's JSON that is used; our bench prints the same.
 type fioReport struct {
 	Jobs []struct {
+		Jobname     string
 		Error       int
 		Read, Write fioDir
 		Session     struct{ Losses int } // ours only
@@ -52,7 +54,11 @@ type fioDir struct {
 }
 
 // parseFio reads figures and bytes moved out of fio's JSON.
-func parseFio(b []byte) (result.Values, float64, error) {
+func parseFio(b []byte) (result.Values, float64, error) { return parseJob(b, "") }
+
+// parseJob is parseFio for the job of that name alone; the others count only as the reason
+// of a failure.
+func parseJob(b []byte, name string) (result.Values, float64, error) {
 	if i := bytes.IndexByte(b, '{'); i > 0 {
 		b = b[i:] // fio's notes come first
 	}
@@ -68,6 +74,9 @@ func parseFio(b []byte) (result.Values, float64, error) {
 		}
 		if j.Session.Losses != 0 {
 			return nil, 0, fmt.Errorf("the session was lost %d times", j.Session.Losses)
+		}
+		if name != "" && j.Jobname != name {
+			continue
 		}
 		for _, d := range []fioDir{j.Read, j.Write} {
 			if d.Bytes == 0 {
@@ -100,7 +109,8 @@ func (e *Env) Bench(ctx context.Context, s *Server, url string, l Load) (result.
 
 // benchUnder is Bench started by another program.
 func (e *Env) benchUnder(ctx context.Context, under []string, s *Server, url string, l Load) (result.Values, error) {
-	return e.client(ctx, s, nil, slices.Concat(under, e.benchArgs(url, l)), parseFio)
+	parse := func(b []byte) (result.Values, float64, error) { return parseJob(b, l.Job) }
+	return e.client(ctx, s, nil, slices.Concat(under, e.benchArgs(url, l)), parse)
 }
 
 // benchArgs is the command line of our generator.

@@ -21,6 +21,22 @@ func TestParseFio(t *testing.T) {
 	}
 }
 
+// Of several jobs the one that is asked for counts, and a failure of any.
+func TestParseJob(t *testing.T) {
+	const two = `{"jobs":[{"jobname":"few","error":0,"read":{"io_bytes":4096,"lat_ns":{"percentile":{"99.000000":2000}}}},
+{"jobname":"deep","error":0,"read":{"io_bytes":8192,"lat_ns":{"percentile":{"99.000000":9000}}}}]}`
+	for name, want := range map[string]result.Values{"few": {result.P99: 2000}, "deep": {result.P99: 9000}, "": {result.P99: 9000}} {
+		if v, _, err := parseJob([]byte(two), name); err != nil || v[result.P99] != want[result.P99] {
+			t.Errorf("%q: %v, %v", name, v, err)
+		}
+	}
+	for name, bad := range map[string]string{"other": two, "few": strings.Replace(two, `"deep","error":0`, `"deep","error":5`, 1)} {
+		if _, _, err := parseJob([]byte(bad), name); err == nil {
+			t.Errorf("%q: %s accepted", name, bad)
+		}
+	}
+}
+
 func TestParseUCX(t *testing.T) {
 	v, n, err := parseUCX([]byte("[thread 0] 5 1.0\nFinal:   300000   0.881   19.112   79.861   204.39   48.91   52323   12522\n"), 4096, 300000)
 	if err != nil || v[result.IOPS] != 12522 || v[result.P50] != 881 || n != 4096*300000 {

@@ -40,15 +40,20 @@ func manyRow() Row {
 
 func sessionsName(n int) string { return fmt.Sprintf("%d sessions", n) }
 
-// fairRow: 64 sessions with one command each, alone and beside one with 128. Each load is a
-// process of its own.
+// fairRow: 64 sessions with one command each, alone and beside one with 128: both loads in
+// one process, whose receivers take turns as the target's do, and each in a process of its
+// own, which the kernel gives turns on the clients' processor.
 func fairRow() Row {
-	const alone, beside = "64 sessions alone", "64 sessions beside one at depth 128"
+	const alone, together, beside = "64 sessions alone", "64 sessions and one at depth 128 in one process", "64 sessions beside one at depth 128"
 	few := peers.Load{RW: "randread", BS: "4k", Depth: 1, Jobs: 64}
+	both := few
+	both.Job = "few"
+	both.Extra = []string{"--name=few", "--name=deep", "--new-group", "--numjobs=1", "--iodepth=128"}
 	return Row{
 		Row: result.Row{
 			ID: "fair", Title: "64 sessions of one command beside one session of 128", Metrics: []string{result.P99, result.P50, result.P999, result.IOPS},
 			Ratios: []result.Ratio{
+				{Name: "p99 of 64 sessions at depth 1 with one at depth 128 in the same process, over alone", Num: together, Den: alone, Metric: result.P99, Op: "<=", Want: 2},
 				{Name: "p99 of 64 sessions at depth 1 beside one at depth 128, over alone", Num: beside, Den: alone, Metric: result.P99, Op: "<=", Want: 2},
 				{Name: "median of 64 sessions at depth 1 beside one at depth 128, over alone", Num: beside, Den: alone, Metric: result.P50},
 			},
@@ -58,6 +63,10 @@ func fairRow() Row {
 			{Name: alone, Prepare: fillTarget, Measure: func(ctx context.Context, st *Stage) (result.Values, error) {
 				s := st.started("ours")
 				return st.Bench(ctx, s, s.URL, few)
+			}},
+			{Name: together, Prepare: fillTarget, Measure: func(ctx context.Context, st *Stage) (result.Values, error) {
+				s := st.started("ours")
+				return st.Bench(ctx, s, s.URL, both)
 			}},
 			{Name: beside, Prepare: fillTarget, Measure: func(ctx context.Context, st *Stage) (result.Values, error) {
 				s := st.started("ours")

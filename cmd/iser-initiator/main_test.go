@@ -10,9 +10,9 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
-	"time"
 
 	"softiser/blockdev"
 	"softiser/blockdev/mem"
@@ -384,30 +384,36 @@ func TestRefusedExitCode(t *testing.T) {
 
 // A run that a signal ended early does not look like one that succeeded.
 func TestBenchInterrupted(t *testing.T) {
-	addr, _ := serve(t, 1<<20, "")
+	vol, err := mem.Open(mem.Config{Name: t.Name(), Size: 1 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
 	ctx, cancel := context.WithCancel(t.Context())
+	addr := serveVolume(t, &readSignal{Device: vol, after: 100, seen: cancel}, "")
 	cmd := root()
-	out := &startSignal{seen: cancel}
-	cmd.SetOut(out)
-	cmd.SetArgs([]string{"bench", "iser://" + addr + "/" + testIQN + "/0", "--rw=randread", "--runtime=60", "--time-based"})
-	err := cmd.ExecuteContext(ctx)
+	var out bytes.Buffer
+	cmd.SetOut(&out)
+	cmd.SetArgs([]string{"bench", "iser://" + addr + "/" + testIQN + "/0", "--rw=randread", "--runtime=600", "--time-based"})
+	err = cmd.ExecuteContext(ctx)
 	if exitCode(err) != 128 || !strings.Contains(fmt.Sprint(err), "interrupted") {
 		t.Errorf("exit code %d: %v", exitCode(err), err)
 	}
 	if !strings.Contains(out.String(), "read: IOPS=") {
-		t.Errorf("no report:\n%s", out)
+		t.Errorf("no report:\n%s", &out)
 	}
 }
 
-// startSignal calls seen some time after the header of a report was printed.
-type startSignal struct {
-	bytes.Buffer
-	seen func()
+// readSignal is a volume that calls seen when it has been read so often.
+type readSignal struct {
+	blockdev.Device
+	after int64
+	seen  func()
+	reads atomic.Int64
 }
 
-func (s *startSignal) Write(p []byte) (int, error) {
-	if bytes.Contains(p, []byte("Starting")) {
-		time.AfterFunc(300*time.Millisecond, s.seen)
+func (v *readSignal) LeaseRead(l *blockdev.Lease, off int64, n int, m blockdev.Mode) error {
+	if v.reads.Add(1) == v.after {
+		v.seen()
 	}
-	return s.Buffer.Write(p)
+	return v.Device.LeaseRead(l, off, n, m)
 }

@@ -46,7 +46,7 @@ func TestCrashLosesNothingAcknowledged(t *testing.T) {
 	state := filepath.Join(t.TempDir(), "ledger")
 	for _, scheme := range []string{"iser", "iscsi"} {
 		job := []string{target.URL(scheme), "--rw=randwrite", "--bs=4k", "--iodepth=16", "--size=16m", "--verify=crc32c", "--verify-state=" + state + "." + scheme}
-		cmd, out := runProgram(t, append(job, "--time-based", "--runtime=60", "--fsync=64")...)
+		cmd, out := runProgram(t, append(job, "--time-based", "--runtime=600", "--fsync=64")...)
 		ledger := state + "." + scheme
 		if !await.Until(func() bool { return acknowledged(ledger) >= 500 }) {
 			cmd.Process.Kill()

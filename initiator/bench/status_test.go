@@ -62,7 +62,7 @@ func TestStatusOfEveryClone(t *testing.T) {
 			t.Errorf("%d clones", len(r.Clones))
 		}
 	}}
-	r, err := Run(t.Context(), parseText(t, "[busy]\nbs=4k\ntime_based\nruntime=100ms\n[late]\nwait_for=busy\nsize=4k\n[short]\nsize=4k\n"), cfg)
+	r, err := Run(t.Context(), parseText(t, "[busy]\nbs=4k\ntime_based\nruntime=500ms\n[late]\nwait_for=busy\nsize=4k\n[short]\nsize=4k\n"), cfg)
 	if err != nil || r.Failed() || r.Clones[1].Dir[dirRead].IOs != 1 {
 		t.Errorf("%v, %+v", err, r)
 	}

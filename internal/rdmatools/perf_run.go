@@ -57,8 +57,8 @@ func (r *perfRun) prepare() error {
 func (r *perfRun) run(ctx context.Context) (*perfResult, error) {
 	r.end = r.deadline()
 	r.start = time.Now()
-	for range r.depth {
-		if !r.more() {
+	for i := range r.depth {
+		if i > 0 && !r.more() { // one at least, however soon the time is over
 			break
 		}
 		if err := r.postOne(); err != nil {

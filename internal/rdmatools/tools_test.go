@@ -238,7 +238,7 @@ func TestUCMatosePlainClient(t *testing.T) {
 func TestPerf(t *testing.T) {
 	for _, k := range perfKinds {
 		t.Run(k.name, func(t *testing.T) {
-			for _, opts := range [][]string{{"-n", "300"}, {"-D", "30ms", "-s", "4096"}} {
+			for _, opts := range [][]string{{"-n", "300"}, {"-D", "30ms", "-s", "4096"}, {"-D", "1ns"}} {
 				opts = without(k, opts, "-s")
 				port := freePort(t)
 				_, c := both(t, []string{k.name, "-p", port}, append([]string{k.name, "127.0.0.1", "-p", port, "--json"}, opts...))

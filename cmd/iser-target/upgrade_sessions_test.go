@@ -243,16 +243,16 @@ func TestUpgradeISER(t *testing.T) {
 	}
 }
 
-// upgradesUnderLoad is how often a test upgrades: ten times, or as SOFTISER_UPGRADES says
+// upgradesUnderLoad is how often a test upgrades: ten times, or as TARGET_TEST_UPGRADES says
 // (make bench-upgrade).
 func upgradesUnderLoad(t *testing.T) int {
-	s := os.Getenv("SOFTISER_UPGRADES")
+	s := os.Getenv("TARGET_TEST_UPGRADES")
 	if s == "" {
 		return 10
 	}
 	n, err := strconv.Atoi(s)
 	if err != nil || n < 1 {
-		t.Fatalf("SOFTISER_UPGRADES=%s", s)
+		t.Fatalf("TARGET_TEST_UPGRADES=%s", s)
 	}
 	return n
 }

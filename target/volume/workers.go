@@ -1,6 +1,7 @@
 package volume
 
 import (
+	"runtime"
 	"sync"
 	"time"
 )
@@ -180,7 +181,13 @@ func (p *pool) worker() {
 		owes.add(port, now)
 		p.mu.Lock()
 		if !p.mayOweLocked(&owes, now, now.Sub(began)) {
+			others := p.workers > p.idleWorkers+1
 			p.mu.Unlock()
+			if others {
+				// A disk that answers several at once makes as many workers go on at once:
+				// the first one to push sends the answers of all.
+				runtime.Gosched()
+			}
 			owes.pay()
 			p.mu.Lock()
 		}

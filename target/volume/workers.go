@@ -181,7 +181,7 @@ func (p *pool) worker() {
 		owes.add(port, now)
 		p.mu.Lock()
 		if !p.mayOweLocked(&owes, now, now.Sub(began)) {
-			others := p.workers > p.idleWorkers+1
+			others := p.n > p.idle+1
 			p.mu.Unlock()
 			if others {
 				// A disk that answers several at once makes as many workers go on at once:

@@ -10,6 +10,7 @@ import (
 
 	"softiser/internal/iscsi"
 	"softiser/internal/iscsitcp"
+	"softiser/internal/iser"
 )
 
 // CarriedSession is a session that another process has brought to rest.
@@ -34,6 +35,7 @@ type carriedState struct {
 	StatSN    uint32           `json:"exp_statsn"`
 	Params    iscsi.Params     `json:"params"`
 	Stream    iscsitcp.Carried `json:"stream"`
+	RDMA      *iser.Carried    `json:"rdma,omitempty"` // of one over iSER, nil for others
 }
 
 // Close gives the descriptor back, if nobody has taken it.
@@ -66,7 +68,7 @@ func (k *CarriedSession) state() (*carriedState, error) {
 	return x, x.check()
 }
 
-// check says what no session over plain TCP can have negotiated or counted.
+// check says what no session that is carried can have negotiated or counted.
 func (k *carriedState) check() error {
 	if err := errors.Join(iscsi.CheckName(k.Target), iscsi.CheckName(k.Initiator), k.Stream.Check()); err != nil {
 		return err
@@ -89,10 +91,12 @@ func (k *carriedState) check() error {
 		}
 	}
 	switch {
-	case p.RDMAExtensions || p.SessionType != iscsi.NormalSession:
-		return errors.New("initiator: it is no session over plain TCP")
+	case p.RDMAExtensions != (k.RDMA != nil) || p.SessionType != iscsi.NormalSession:
+		return errors.New("initiator: it is no session over plain TCP or iSER")
 	case len(k.Stream.Tags) > 0:
 		return errors.New("initiator: a session with target transfer tags")
+	case k.RDMA != nil:
+		return k.RDMA.Check(iscsi.RoleInitiator, p)
 	}
 	return nil
 }
@@ -104,7 +108,7 @@ func (s *Session) takeUp(from *CarriedSession) (*conn, error) {
 		from.Close()
 		return nil, err
 	}
-	if s.cfg.Transport != TransportTCP || s.cfg.TLS != nil || k.Target != s.cfg.TargetName || k.Initiator != s.cfg.InitiatorName || k.ISID != s.cfg.ISID {
+	if !s.transport.goesOnWith(k) || k.Target != s.cfg.TargetName || k.Initiator != s.cfg.InitiatorName || k.ISID != s.cfg.ISID {
 		from.Close()
 		return nil, errNoRest
 	}
@@ -115,7 +119,7 @@ func (s *Session) takeUp(from *CarriedSession) (*conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	dm, err := iscsitcp.RestoreInitiator(nc, iscsitcp.Config{Socket: s.transport.socket()}, &k.Params, &k.Stream)
+	dm, err := s.transport.restore(nc, k)
 	if err != nil {
 		nc.Close()
 		return nil, err

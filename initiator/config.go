@@ -198,7 +198,7 @@ type Config struct {
 	Cache *blockio.Cache
 
 	// Carried is a session of another process to go on with instead of logging in, over plain
-	// TCP, with the names and the ISID that are configured here. Its descriptor is taken. What
+	// TCP or iSER, with the names and the ISID that are configured here. Its descriptor is taken. What
 	// is wrong with it is an error; once it goes on, its loss is like any other.
 	Carried *CarriedSession
 

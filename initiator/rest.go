@@ -7,12 +7,13 @@ import (
 	"time"
 
 	"softiser/internal/iscsitcp"
+	"softiser/internal/iser"
 )
 
-// A session over plain TCP goes to another process while it is at rest: no command is
-// outstanding, none is sent, and its connection has stopped in front of a PDU. Then it is a
-// few numbers and a socket. The other process goes on with it by Config.Carried, and looks at
-// the LUN over it as over any session.
+// A session over plain TCP, or over iSER and iWARP, goes to another process while it is at
+// rest: no command is outstanding, none is sent, and its connection has stopped in front of a
+// PDU. Then it is a few numbers and a socket. The other process goes on with it by
+// Config.Carried, and looks at the LUN over it as over any session.
 //
 //	active ──Rest──▶ nothing is sent, what is outstanding ends ──▶ parked ──▶ Carry, or Resume: active
 
@@ -38,9 +39,9 @@ func (l *LUN) Carry() (*CarriedSession, error) { return l.paths[0].carry() }
 // restUntil is Rest.
 func (s *Session) restUntil(ctx context.Context) error {
 	s.mu.Lock()
-	c, dm := s.conn, (*iscsitcp.Conn)(nil)
-	if c != nil && s.cfg.Transport == TransportTCP && s.cfg.TLS == nil {
-		dm, _ = c.dm.(*iscsitcp.Conn)
+	c, dm := s.conn, parkable(nil)
+	if c != nil && s.cfg.TLS == nil {
+		dm = c.parkable()
 	}
 	if dm == nil || s.state != StateActive || c.state != connFlowing || s.resting {
 		s.mu.Unlock()
@@ -63,6 +64,33 @@ func (s *Session) restUntil(ctx context.Context) error {
 	return nil
 }
 
+// parkable is a datamover that can stand still, and go on in another process.
+type parkable interface {
+	Park(may func() bool, changed func()) bool
+	Nudge()
+	Still() bool
+	Unpark()
+}
+
+// parkable is the datamover of a connection as one; nil: it is none. One over RoCE refuses to
+// be parked.
+func (c *conn) parkable() parkable {
+	switch dm := c.dm.(type) {
+	case *iscsitcp.Conn:
+		return dm
+	case *iser.Conn:
+		return dm.Parking()
+	case *iser.Upgraded:
+		if t := dm.Stream(); t != nil {
+			return t
+		}
+		if t := dm.RDMA(); t != nil {
+			return t.Parking()
+		}
+	}
+	return nil
+}
+
 // idle reports whether nothing is outstanding or waits to be sent.
 func (s *Session) idle() bool {
 	s.mu.Lock()
@@ -81,7 +109,7 @@ func (s *Session) resume() {
 	s.resting = false
 	c := s.conn
 	if c != nil {
-		if dm, ok := c.dm.(*iscsitcp.Conn); ok {
+		if dm := c.parkable(); dm != nil {
 			dm.Unpark()
 		}
 		s.clock.now = s.clock.elapsed()
@@ -108,7 +136,14 @@ func (s *Session) carry() (*CarriedSession, error) {
 		CmdSN: s.win.CmdSN, ExpCmdSN: s.win.ExpCmdSN, MaxCmdSN: s.win.MaxCmdSN, StatSN: c.expStatSN, Params: s.last.params,
 	}
 	var err error
-	if x.Stream, k.FD, err = c.dm.(*iscsitcp.Conn).Carry(); err == nil {
+	switch dm := c.parkable().(type) {
+	case *iscsitcp.Conn:
+		x.Stream, k.FD, err = dm.Carry()
+	case *iser.Parking:
+		x.RDMA = new(iser.Carried)
+		*x.RDMA, k.FD, err = dm.Carry()
+	}
+	if err == nil {
 		k.State, err = json.Marshal(&x)
 	}
 	if err != nil {

@@ -28,8 +28,24 @@ func toRest(t *testing.T, l *initiator.LUN) {
 // A session goes from one user to the next ten times, as from process to process: the target
 // sees one session, and what was written is there. Its pings are answered by whoever has it.
 func TestSessionCarried(t *testing.T) {
+	for name, change := range map[string]func(*initiator.Config){
+		"TCP": func(c *initiator.Config) { c.Transport = initiator.TransportTCP }, "iSER": func(*initiator.Config) {},
+		"digests":      func(c *initiator.Config) { c.Transport, c.HeaderDigest = initiator.TransportTCP, []string{"CRC32C"} },
+		"stream login": func(c *initiator.Config) { c.StreamLogin = true },
+		"no CRC":       func(c *initiator.Config) { c.CRC = initiator.CRCOff },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			carriesSession(t, change)
+		})
+	}
+}
+
+// carriesSession is TestSessionCarried over one wire.
+func carriesSession(t *testing.T, change func(*initiator.Config)) {
 	s := serve(t, 1<<20, nil)
-	cfg := s.config(initiator.TransportTCP)
+	cfg := s.config(initiator.TransportISER)
+	change(&cfg)
 	cfg.ISID, cfg.FailNow, cfg.NopInterval = [6]byte{0x80, 1, 2, 3}, true, 50*time.Millisecond
 	var events []string
 	var mu sync.Mutex
@@ -104,8 +120,14 @@ func TestSessionCarried(t *testing.T) {
 
 // A session that is at rest sends nothing, whatever it is given, until it goes on.
 func TestSessionRests(t *testing.T) {
+	for _, tr := range []initiator.Transport{initiator.TransportTCP, initiator.TransportISER} {
+		t.Run(tr.String(), func(t *testing.T) { sessionRests(t, tr) })
+	}
+}
+
+func sessionRests(t *testing.T, tr initiator.Transport) {
 	s := serve(t, 1<<20, nil)
-	cfg := s.config(initiator.TransportTCP)
+	cfg := s.config(tr)
 	cfg.NopInterval = 20 * time.Millisecond
 	l := openLUN(t, cfg)
 	for range 20 {
@@ -134,11 +156,10 @@ func TestSessionRests(t *testing.T) {
 // What cannot be carried says so and goes on.
 func TestSessionsThatDoNotRest(t *testing.T) {
 	s := serve(t, 1<<20, nil)
-	for name, change := range map[string]func(*initiator.Config){
-		"iSER": func(c *initiator.Config) { c.Transport = initiator.TransportISER }, "two sessions": func(c *initiator.Config) { c.Sessions = 2 },
-	} {
-		cfg := s.config(initiator.TransportTCP)
-		change(&cfg)
+	roce := serveOver(t, initiator.TransportRoCE, 1<<20, nil)
+	two := s.config(initiator.TransportTCP)
+	two.Sessions = 2
+	for name, cfg := range map[string]initiator.Config{"RoCE": roce.config(initiator.TransportRoCE), "two sessions": two} {
 		l := openLUN(t, cfg)
 		if err := l.Rest(t.Context()); err == nil {
 			t.Errorf("%s: it rests", name)
@@ -150,21 +171,29 @@ func TestSessionsThatDoNotRest(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	// Another name is another session.
+	// Another name is another session, and another wire.
 	cfg := s.config(initiator.TransportTCP)
+	cfg.ISID = [6]byte{0x80, 7}
 	l := openLUN(t, cfg)
-	toRest(t, l)
-	k, err := l.Carry()
-	if err != nil {
-		t.Fatal(err)
-	}
-	l.Resume()
-	cfg.Carried, cfg.ISID = k, [6]byte{0x80, 9}
-	if _, err := initiator.Open(t.Context(), cfg); err == nil || k.FD >= 0 {
-		t.Errorf("%v, descriptor %d", err, k.FD)
-	}
-	if _, err := l.ReadAt(make([]byte, 512), 0); err != nil {
-		t.Error(err)
+	for _, change := range []func(*initiator.Config){
+		func(c *initiator.Config) { c.ISID = [6]byte{0x80, 9} },
+		func(c *initiator.Config) { c.Transport = initiator.TransportISER },
+	} {
+		toRest(t, l)
+		k, err := l.Carry()
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.Resume()
+		next := cfg
+		change(&next)
+		next.Carried = k
+		if _, err := initiator.Open(t.Context(), next); err == nil || k.FD >= 0 {
+			t.Errorf("%v, descriptor %d", err, k.FD)
+		}
+		if _, err := l.ReadAt(make([]byte, 512), 0); err != nil {
+			t.Error(err)
+		}
 	}
 }
 

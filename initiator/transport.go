@@ -102,14 +102,55 @@ func (t *transport) dialTCP(ctx context.Context, addr string) (iscsi.Datamover, 
 	return dm, nil
 }
 
+// open takes part in the RDMA device.
+func (t *transport) open() (err error) {
+	if t.device == nil {
+		t.device, err = devices.Acquire(t.cfg.provider())
+	}
+	return err
+}
+
+// iser is how a connection over iWARP is made.
+func (t *transport) iser() iser.ConnConfig {
+	c := t.cfg
+	return iser.ConnConfig{RDMA: rdma.ConnParams{
+		CRC: c.CRC, Zerocopy: cmp.Or(c.Zerocopy, rdma.ZerocopyAuto), BusyPoll: c.BusyPoll,
+		MPA: rdma.MPAParams{MaxFPDU: c.MaxFPDU, GSO: c.LargeFPDU}, Congestion: c.Congestion,
+		SndBuf: c.SendBuffer, RcvBuf: c.RecvBuffer, Timeout: c.LoginTimeout,
+	}}
+}
+
+// goesOnWith reports whether a session of another process is of a kind that would be made here.
+func (t *transport) goesOnWith(k *carriedState) bool {
+	c := t.cfg
+	if k.RDMA != nil {
+		return c.Transport == TransportISER
+	}
+	return c.TLS == nil && (c.Transport == TransportTCP || c.Transport == TransportISER && c.FallbackTCP)
+}
+
+// restore makes a connection of one that another process has carried. On error nc is the
+// caller's to close.
+func (t *transport) restore(nc net.Conn, k *carriedState) (iscsi.Datamover, error) {
+	if k.RDMA == nil {
+		t.plain = t.cfg.Transport != TransportTCP
+		return iscsitcp.RestoreInitiator(nc, iscsitcp.Config{Socket: t.socket()}, &k.Params, &k.Stream)
+	}
+	if err := t.open(); err != nil {
+		return nil, err
+	}
+	dm, err := t.device.RestoreInitiator(nc, t.iser(), &k.Params, k.RDMA)
+	if err != nil {
+		return nil, err
+	}
+	t.spoken = true
+	return dm, nil
+}
+
 // dialISER connects for iSER: MPA first, as Linux does, or the login first.
 func (t *transport) dialISER(ctx context.Context, addr string) (iscsi.Datamover, error) {
-	if t.device == nil {
-		d, err := devices.Acquire(t.cfg.provider())
-		if err != nil {
-			return nil, err
-		}
-		t.device = d
+	if err := t.open(); err != nil {
+		return nil, err
 	}
 	if t.cfg.Transport == TransportRoCE {
 		return t.dialRoCE(ctx, addr)
@@ -118,16 +159,10 @@ func (t *transport) dialISER(ctx context.Context, addr string) (iscsi.Datamover,
 	if err != nil {
 		return nil, err
 	}
-	c := t.cfg
-	p := rdma.ConnParams{
-		CRC: c.CRC, Zerocopy: cmp.Or(c.Zerocopy, rdma.ZerocopyAuto), BusyPoll: c.BusyPoll,
-		MPA: rdma.MPAParams{MaxFPDU: c.MaxFPDU, GSO: c.LargeFPDU}, Congestion: c.Congestion,
-		SndBuf: c.SendBuffer, RcvBuf: c.RecvBuffer, Timeout: c.LoginTimeout,
-	}
+	c, cc := t.cfg, t.iser()
 	if c.FallbackTCP {
-		p.Timeout = min(p.Timeout, fallbackTimeout)
+		cc.RDMA.Timeout = min(cc.RDMA.Timeout, fallbackTimeout)
 	}
-	cc := iser.ConnConfig{RDMA: p}
 	if c.StreamLogin {
 		dm, err := t.device.Upgrade(nc, iscsi.RoleInitiator, iscsitcp.Config{Socket: t.socket()}, cc)
 		if err != nil {

@@ -19,7 +19,7 @@ import (
 // stateVersion is that of handedOver. One that a process of this version reads differs from
 // it by one at most; whoever changes the struct so that an older process would misread it
 // counts on, and keeps reading what the version before wrote.
-const stateVersion = 1
+const stateVersion = 2
 
 // handedOver is what a process tells the one that takes its place. Files are indices of the
 // descriptors that come with it.

@@ -10,16 +10,17 @@ import (
 	"softiser/rdma"
 )
 
-// A connection of a target goes from one process to the next while it is parked: its queue
-// pair has stopped reading between two messages, it has said what was queued, and is silent.
+// A connection goes from one process to the next while it is parked: its queue pair has
+// stopped reading between two messages, it has said what was queued, and is silent.
 //
 //	Park ──▶ reads on until may says so ──▶ Still: nothing is queued ──▶ Carry ─▶ Restore
 //	             ▲                            │ nothing is posted any more
 //	             └────────── Unpark ──────────┘
 //
-// Nothing of the shared receive buffers goes along: the initiator's messages find those of
+// Nothing of the shared receive buffers goes along: the peer's messages find those of
 // the next process. No STag does, either: the target's own, of Reads, are closed with the
 // answers, and those that the initiator has advertised belong to commands that have ended.
+// Each process draws its own at random.
 
 // Parking is a connection for who has it stand still, and carries it.
 type Parking Conn
@@ -44,12 +45,13 @@ func (p *parking) tell() {
 
 // Park makes the receive goroutine stop in front of the next message for which may, which it
 // calls without locks held, reports true; Nudge makes it ask again though nothing comes.
-// changed is called, with locks held, when Still may have become true. Only a target over
-// iWARP in the full feature phase can be parked; for others Park reports false.
+// changed is called, with locks held, when Still may have become true. Only a connection over
+// iWARP in the full feature phase can be parked; for others Park reports false. An
+// initiator's may holds it while a command is outstanding.
 func (c *Parking) Park(may func() bool, changed func()) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.st != iscsi.ConnFull || c.role != iscsi.RoleTarget || c.hello.state == helloWait || c.park != nil || !c.qp.Park(may, changed, nil) {
+	if c.st != iscsi.ConnFull || c.hello.state == helloWait || c.park != nil || !c.qp.Park(may, changed, nil) {
 		return false
 	}
 	c.park = &parking{changed: changed}
@@ -111,14 +113,32 @@ func (c *Parking) Carry() (k Carried, fd int, err error) {
 	return k, fd, nil
 }
 
-// CheckCarried says what is wrong with what has come from another process, for a connection
-// that has negotiated p, or why this device cannot go on with it.
-func (d *Device) CheckCarried(k *Carried, p *iscsi.Params) error {
+// Check says what is wrong with what has come from another process, for a connection in that
+// role that has negotiated p.
+func (k *Carried) Check(role iscsi.Role, p *iscsi.Params) error {
 	switch {
-	case k.QP.Initiator, k.QP.ORD == 0:
-		return errors.New("iser: that is no connection of a target")
+	case k.QP.Initiator != (role == iscsi.RoleInitiator):
+		return errors.New("iser: that is the other end of a connection")
+	case role == iscsi.RoleTarget && k.QP.ORD == 0, role == iscsi.RoleInitiator && k.QP.IRD == 0:
+		return errors.New("iser: the target could not read what is written")
 	case p.ISERHelloRequired && !k.Hello:
 		return errors.New("iser: the Hello exchange is not over")
+	}
+	if err := k.QP.Check(); err != nil {
+		return fmt.Errorf("iser: %w", err)
+	}
+	return nil
+}
+
+// CheckCarried says what is wrong with what has come from another process, for a connection
+// of a target that has negotiated p, or why this device cannot go on with it.
+func (d *Device) CheckCarried(k *Carried, p *iscsi.Params) error {
+	return d.checkCarried(k, iscsi.RoleTarget, p)
+}
+
+func (d *Device) checkCarried(k *Carried, role iscsi.Role, p *iscsi.Params) error {
+	if err := k.Check(role, p); err != nil {
+		return err
 	}
 	if err := d.RDMA().CheckCarried(&k.QP); err != nil {
 		return fmt.Errorf("iser: %w", err)
@@ -130,15 +150,26 @@ func (d *Device) CheckCarried(k *Carried, p *iscsi.Params) error {
 // full feature phase with p. nc belongs to it from now on, unless there is an error. What has
 // arrived before Start waits.
 func (d *Device) Restore(nc net.Conn, cfg ConnConfig, p *iscsi.Params, k *Carried) (*Conn, error) {
-	if err := d.CheckCarried(k, p); err != nil {
+	return d.restore(nc, iscsi.RoleTarget, cfg, p, k)
+}
+
+// RestoreInitiator is Restore for the connection of an initiator.
+func (d *Device) RestoreInitiator(nc net.Conn, cfg ConnConfig, p *iscsi.Params, k *Carried) (*Conn, error) {
+	return d.restore(nc, iscsi.RoleInitiator, cfg, p, k)
+}
+
+func (d *Device) restore(nc net.Conn, role iscsi.Role, cfg ConnConfig, p *iscsi.Params, k *Carried) (*Conn, error) {
+	if err := d.checkCarried(k, role, p); err != nil {
 		return nil, err
 	}
 	cfg.rfc = k.Stream
-	c, err := d.newConn(iscsi.RoleTarget, cfg)
+	c, err := d.newConn(role, cfg)
 	if err != nil {
 		return nil, err
 	}
-	c.NoticeKeyValues(p)
+	over := *p
+	over.ISERHelloRequired = false // it has been said
+	c.NoticeKeyValues(&over)
 	if err = c.Enable(); err == nil {
 		err = c.qp.Adopt(nc, &k.QP, &cfg.RDMA)
 	}
@@ -146,6 +177,7 @@ func (d *Device) Restore(nc net.Conn, cfg ConnConfig, p *iscsi.Params, k *Carrie
 		c.discard()
 		return nil, fmt.Errorf("iser: %w", err)
 	}
+	c.NoticeKeyValues(p)
 	c.connected(c.qp.Info(), k.Invalidate)
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -59,7 +59,11 @@ func (r *peer) crossed(p *iscsi.Params) {
 	r.t.Cleanup(end(r.c, r.up))
 	d := device(r.t)
 	r.up = datamovertest.NewRecorder()
-	if r.c, err = d.Restore(nc, ConnConfig{}, p, &k); err != nil {
+	restore := d.Restore
+	if r.c.role == iscsi.RoleInitiator {
+		restore = d.RestoreInitiator
+	}
+	if r.c, err = restore(nc, ConnConfig{}, p, &k); err != nil {
 		r.t.Fatal(err)
 	}
 	r.t.Cleanup(end(r.c, r.up))
@@ -215,8 +219,49 @@ func TestParkWhenAllowed(t *testing.T) {
 		t.Error("it can be parked at its end")
 	}
 	r.c.Parking().Unpark()
-	if newPeer(t, iscsi.RoleInitiator, nil).c.Parking().Park(always, func() {}) {
-		t.Error("an initiator can be parked")
+}
+
+// TestParkInitiator: the connection of an initiator goes from process to process, with what the
+// target has said meanwhile; the Hello is said once.
+func TestParkInitiator(t *testing.T) {
+	for _, helloed := range []bool{false, true} {
+		var agreed iscsi.Params
+		r := newPeer(t, iscsi.RoleInitiator, func(p *iscsi.Params) { p.ISERHelloRequired = helloed; agreed = *p })
+		if helloed {
+			r.c.Push()
+			r.recv()
+			if r.c.Parking().Park(always, func() {}) {
+				t.Fatal("it can be parked before the reply to its Hello")
+			}
+			r.send((&hello{reply: true, maxVer: Version, ver: Version, depth: 4}).append(nil))
+			await.True(t, "the exchange is over", func() bool {
+				r.c.mu.Lock()
+				defer r.c.mu.Unlock()
+				return r.c.hello.state == helloDone
+			})
+		}
+		for itt := uint32(2); itt < 5; itt++ {
+			var ping iscsi.PDU
+			ping.BHS.NewNopOut().SetITT(itt)
+			if err := r.c.SendControl(&ping); err != nil {
+				t.Fatal(err)
+			}
+			r.c.Push()
+			if _, bhs, _, _, err := split(r.recv()); err != nil || bhs.ITT() != itt {
+				t.Fatal(err)
+			}
+			r.pdu(func(b *iscsi.BHS) { b.NewNopIn().SetITT(itt) })
+			p := r.up.PDU(t, "NOP-In")
+			p.Release()
+			r.park()
+			r.pdu(func(b *iscsi.BHS) { b.NewNopIn().SetITT(100 + itt) }) // for the next process
+			r.crossed(&agreed)
+			r.c.Start(r.up)
+			if p = r.up.PDU(t, "NOP-In"); p.BHS.ITT() != 100+itt {
+				t.Fatal(p.BHS.ITT())
+			}
+			p.Release()
+		}
 	}
 }
 
@@ -241,6 +286,10 @@ func TestRestoreRefuses(t *testing.T) {
 		}
 		if _, err := d.Restore(nil, ConnConfig{}, &p, &k); err == nil {
 			t.Errorf("%s: restored", name)
+		}
+		k.QP.Initiator, k.QP.IRD = !k.QP.Initiator, k.QP.ORD
+		if _, err := d.RestoreInitiator(nil, ConnConfig{}, &p, &k); err == nil {
+			t.Errorf("%s: restored as an initiator", name)
 		}
 	}
 }

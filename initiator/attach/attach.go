@@ -16,6 +16,7 @@ import (
 	"softiser/initiator"
 	"softiser/initiator/blockio"
 	"softiser/initiator/nbd"
+	"softiser/initiator/nvmf"
 	"softiser/initiator/ublk"
 	"softiser/internal/handover"
 )
@@ -35,6 +36,8 @@ type Nexus struct {
 	ISID    [6]byte // of iSCSI sessions
 	Cache   *blockio.Cache
 	Session *initiator.CarriedSession // to go on with; nil: there is none. It is taken, or closed
+	// Association is the same over NVMe.
+	Association *nvmf.CarriedAssociation
 }
 
 // Options say how a volume is attached.

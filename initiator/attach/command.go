@@ -46,9 +46,10 @@ is killed, I/O waits, and the same command takes the device again.
 
 --upgrade replaces the process of an attachment by a new one (of a new version, say),
 which takes over the NBD sockets, the connections of clients and the kernel device:
-they see a pause. It goes on with the session to the target, if that is one over plain
-TCP, or logs in under the same names, so that reservations hold. If it cannot take over, the running one goes on as if nothing had
-happened, and the error says why. SIGUSR2 does the same, and so does --takeover, with
+they see a pause. It goes on with the session to the target, if that is one path over
+plain TCP or iWARP, or logs in under the same names, so that reservations hold. If it
+cannot take over, the running one goes on as if nothing had happened, and the error says
+why. SIGUSR2 does the same, and so does --takeover, with
 the URL and the options that the running process has.
 
 A lost connection is made again by the session; clients see a pause, not an
@@ -204,7 +205,7 @@ func (c *command) serve(ctx context.Context, out, stderr io.Writer, url string, 
 	}
 	opt.Open = func(ctx context.Context, n Nexus) (LUN, error) {
 		t := tuning
-		t.ISID, t.Cache, t.Session = n.ISID, n.Cache, n.Session
+		t.ISID, t.Cache, t.Session, t.Association = n.ISID, n.Cache, n.Session, n.Association
 		v, err := c.conn.Open(ctx, url, t)
 		if err != nil {
 			return nil, err

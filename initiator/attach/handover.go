@@ -12,7 +12,9 @@ import (
 	"softiser/blockdev"
 	"softiser/initiator"
 	"softiser/initiator/blockio"
+	"softiser/initiator/multipath"
 	"softiser/initiator/nbd"
+	"softiser/initiator/nvmf"
 	"softiser/internal/handover"
 )
 
@@ -44,13 +46,79 @@ type handedVolume struct {
 	Wait  time.Duration        `json:"wait"` // before it is opened without a session, Options.Time2Wait
 	// Session is the one to the target, if that has come to rest.
 	Session *initiator.CarriedSession `json:"session,omitempty"`
+	// Association is the same over NVMe.
+	Association *nvmf.CarriedAssociation `json:"association,omitempty"`
+}
+
+// goesOn reports whether there is something that nobody has to log in for.
+func (v *handedVolume) goesOn() bool { return v.Session != nil || v.Association != nil }
+
+// check says what is wrong with the way to the target, and makes it one without descriptors.
+func (v *handedVolume) check(files int) error {
+	if k := v.Session; k != nil {
+		if err := k.Check(files); err != nil {
+			return err
+		}
+		k.FD = -1
+	}
+	if k := v.Association; k != nil {
+		return k.Check(files)
+	}
+	return nil
+}
+
+// receive takes the descriptors of the way to the target.
+func (v *handedVolume) receive(file func(int) (int, error)) (err error) {
+	if k := v.Session; k != nil {
+		if k.FD, err = file(k.File); err != nil {
+			return err
+		}
+	}
+	if k := v.Association; k != nil {
+		for _, at := range k.Files {
+			fd, err := file(at)
+			if err != nil {
+				return err
+			}
+			k.FDs = append(k.FDs, fd)
+		}
+	}
+	return nil
+}
+
+// close gives back what nobody has taken of the way to the target.
+func (v *handedVolume) close() {
+	if v.Session != nil {
+		v.Session.Close()
+	}
+	if v.Association != nil {
+		v.Association.Close()
+	}
+	v.Session, v.Association = nil, nil
 }
 
 // carrier is a volume whose session may go over: what it is not has another process log in.
 type carrier interface {
 	Rest(context.Context) error
 	Resume()
-	Carry() (*initiator.CarriedSession, error)
+}
+
+// carry adds to what is offered the session that c has brought to rest.
+func (o *offering) carry(c carrier) (err error) {
+	v := &o.state.Volume
+	switch c := c.(type) {
+	case *initiator.LUN:
+		if v.Session, err = c.Carry(); err == nil {
+			v.Session.File = o.Add(v.Session.FD)
+		}
+	case *nvmf.Namespace:
+		if v.Association, err = c.Carry(); err == nil {
+			for _, fd := range v.Association.FDs {
+				v.Association.Files = append(v.Association.Files, o.Add(fd))
+			}
+		}
+	}
+	return err
 }
 
 // carrier is the volume, if its session can go over.
@@ -62,6 +130,10 @@ func (a *Attachment) carrier() carrier {
 			return nil
 		}
 		lun = *v
+	}
+	if mp, ok := lun.(*multipath.Volume); ok {
+		c, _ := mp.Only().(carrier)
+		return c
 	}
 	c, _ := lun.(carrier)
 	return c
@@ -182,10 +254,9 @@ func (a *Attachment) collect(o *offering) error {
 		*l.at = o.Add(fd)
 	}
 	if a.still != nil {
-		if s.Volume.Session, err = a.still.Carry(); err != nil {
+		if err := o.carry(a.still); err != nil {
 			return err
 		}
-		s.Volume.Session.File = o.Add(s.Volume.Session.FD)
 	}
 	carried, left, err := a.srv.Carry()
 	if err != nil {
@@ -207,7 +278,7 @@ func (o *offering) carried() (all []string) {
 	if n := len(s.NBD.Conns); n > 0 {
 		all = append(all, fmt.Sprintf("%d NBD connections", n))
 	}
-	if s.Volume.Session != nil {
+	if s.Volume.goesOn() {
 		all = append(all, "the session to the target")
 	}
 	if o.under > 0 {
@@ -238,11 +309,8 @@ func parseState(b []byte, files int, opt *Options) (*handedOver, error) {
 	if w := s.Volume.Wait; w < 0 || w > maxWait {
 		return nil, fmt.Errorf("the state that was offered: %v before the next login; %v is the limit", w, maxWait)
 	}
-	if k := s.Volume.Session; k != nil {
-		if err := k.Check(files); err != nil {
-			return nil, fmt.Errorf("the state that was offered: %w", err)
-		}
-		k.FD = -1
+	if err := s.Volume.check(files); err != nil {
+		return nil, fmt.Errorf("the state that was offered: %w", err)
 	}
 	if _, _, err := parseDevice(deviceOf(r)); err != nil {
 		return nil, fmt.Errorf("the state that was offered: %w", err)

@@ -60,7 +60,7 @@ func (r *reopened) open() { r.wg.Go(r.run) }
 
 // run makes attempts until one succeeds, another volume is there, or Close.
 func (r *reopened) run() {
-	carried := r.was.Session != nil
+	carried := r.was.goesOn()
 	if !carried {
 		pause.For(r.ctx, r.was.Wait)
 	}
@@ -95,9 +95,8 @@ var errOther = errors.New("another volume is there")
 // attempt opens the volume once.
 func (r *reopened) attempt() error {
 	n := r.nexus
-	if n.Session, r.was.Session = r.was.Session, nil; n.Session != nil { // for the first attempt; others log in
-		defer n.Session.Close() // if nobody has taken it
-	}
+	n.Session, n.Association = r.was.Session, r.was.Association
+	defer r.was.close() // what nobody has taken; other attempts log in
 	vol, err := r.opt.Open(r.ctx, n)
 	if err != nil {
 		return err

@@ -62,10 +62,8 @@ func (t *taking) prepare(path string) (err error) {
 		return err
 	}
 	s, a := t.offer, t.a
-	if k := s.Volume.Session; k != nil {
-		if k.FD, err = t.File(k.File); err != nil {
-			return err
-		}
+	if err := s.Volume.receive(t.File); err != nil {
+		return err
 	}
 	a.nexus = Nexus{ISID: s.Volume.ISID, Cache: blockio.ResumeCache(s.Volume.Cache)}
 	t.vol = newReopened(a, &s.Volume)
@@ -148,8 +146,8 @@ func (t *taking) discard() {
 	if t.nbd != nil {
 		t.nbd.Forget()
 	}
-	if t.offer != nil && t.offer.Volume.Session != nil {
-		t.offer.Volume.Session.Close()
+	if t.offer != nil {
+		t.offer.Volume.close()
 	}
 	_ = a.closeListeners()
 	if t.ln != nil {
@@ -178,7 +176,7 @@ func (t *taking) begin(path string) (err error) {
 	if t.nbd != nil {
 		a.keepNBD(t.nbd)
 	}
-	ended, carried := make(chan struct{}), t.offer.Volume.Session != nil
+	ended, carried := make(chan struct{}), t.offer.Volume.goesOn()
 	if carried {
 		t.vol.open()
 	}

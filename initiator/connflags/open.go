@@ -213,10 +213,13 @@ type Tuning struct {
 	Logout     time.Duration // bound on the end of a session; 0: the default
 	// ISID names the sessions of iSCSI paths, the last byte but one counting these, unless an
 	// option does. Zero: random ones.
-	ISID    [6]byte
-	Session *initiator.CarriedSession // of another process, to go on with where there is one path and one session; it is taken or closed
-	Cache   *blockio.Cache            // the account of what the volume has acknowledged; nil: a new one
-	Changed func()                    // called when the way to the volume may have changed; must not block
+	ISID [6]byte
+	// Session and Association are of another process, to go on with where there is one path,
+	// and one session; they are taken, or stay the caller's to close.
+	Session     *initiator.CarriedSession
+	Association *nvmf.CarriedAssociation
+	Cache       *blockio.Cache // the account of what the volume has acknowledged; nil: a new one
+	Changed     func()         // called when the way to the volume may have changed; must not block
 }
 
 func (t *Tuning) apply(w way) {
@@ -312,6 +315,7 @@ func (o *Options) Open(ctx context.Context, url string, t Tuning) (blockio.Volum
 		}
 		return l, nil
 	case !t.KeepTrying:
+		w.host.Carried = t.Association
 		n, err := nvmf.Open(ctx, *w.host)
 		if err != nil {
 			return nil, err
@@ -320,6 +324,7 @@ func (o *Options) Open(ctx context.Context, url string, t Tuning) (blockio.Volum
 	default:
 		// An association that has failed does not come back; the only path to a volume does.
 		mp.NoPathRetry = w.host.CtrlLossTimeout
+		w.host.Carried = t.Association
 	}
 	for _, w := range ws {
 		if !o.path.all {

@@ -275,6 +275,15 @@ func (v *Volume) Sessions() (all []*initiator.Session) {
 	return all
 }
 
+// Only returns the path of a volume that has one; nil: there are several, or it has not been
+// opened.
+func (v *Volume) Only() blockio.Path {
+	if all := v.opened(); len(v.paths) == 1 && len(all) == 1 {
+		return all[0].vol
+	}
+	return nil
+}
+
 // Limits returns what one command covers over every path.
 func (v *Volume) Limits() blockio.Limits {
 	var l blockio.Limits

@@ -15,6 +15,11 @@ type adminQueue struct{ *queue }
 // do runs an admin command whose success is expected.
 func (q adminQueue) do(ctx context.Context, set func(*nvme.SQE), data []byte, name string) (nvme.CQE, error) {
 	e, err := q.run(ctx, set, data)
+	return succeeded(e, err, name)
+}
+
+// succeeded is what an admin command has come to whose success is expected.
+func succeeded(e nvme.CQE, err error, name string) (nvme.CQE, error) {
 	if err != nil {
 		return e, fmt.Errorf("nvmf: %s: %w", name, err)
 	}

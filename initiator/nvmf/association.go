@@ -79,8 +79,11 @@ type Association struct {
 
 	mute mute
 
+	asked *call // for an event, of the process before this one; nil: none. See listener.next
+
 	mu      sync.Mutex // guards the rest; taken before a queue's
 	state   State
+	resting bool          // nothing is sent; see rest.go
 	changed chan struct{} // closed when state changes
 	err     error         // why it has failed or is down
 	since   time.Time     // of the last loss
@@ -125,7 +128,11 @@ func connect(ctx context.Context, cfg Config) (*Association, error) {
 	a.ctx, a.cancel = context.WithCancel(context.Background())
 	a.admin = adminQueue{newQueue(a, 0, adminDepth)}
 	a.mute.a = a
-	if err := a.establish(ctx); err != nil {
+	begin := a.establish
+	if cfg.Carried != nil {
+		begin = a.takeUp
+	}
+	if err := begin(ctx); err != nil {
 		a.hangUp(err)
 		a.cancel()
 		err = fmt.Errorf("nvmf: %s at %s: %w", cfg.Subsystem, cfg.Address, err)

@@ -92,6 +92,11 @@ type Config struct {
 	// Pool is the memory of leases. Default: blockdev.DefaultPool().
 	Pool *blockdev.Pool
 
+	// Carried is an association of another process to go on with instead of connecting, over
+	// plain TCP or RDMA, with the names that are configured here. Its descriptors are taken. What is
+	// wrong with it is an error; once it goes on, its loss is like any other.
+	Carried *CarriedAssociation
+
 	// Keys are for DH-HMAC-CHAP and TLS; they set Authenticate and Secure.
 	Keys Keys
 	// Authenticate proves who we are, on each queue after its Connect. required says that

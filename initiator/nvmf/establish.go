@@ -157,8 +157,8 @@ func (x exchange) Receive(ctx context.Context, room int) ([]byte, error) {
 	return b, err
 }
 
-// enable reads the controller's capabilities and enables it.
-func (t *attempt) enable(ctx context.Context) error {
+// capabilities reads what the controller is.
+func (t *attempt) capabilities(ctx context.Context) error {
 	a, c := t.a, t.c
 	v, err := a.admin.property(ctx, nvme.PropCAP)
 	if err != nil {
@@ -172,7 +172,16 @@ func (t *attempt) enable(ctx context.Context) error {
 	if c.cap.MinPage() > 12 {
 		return fmt.Errorf("nvmf: the controller's smallest page has 2^%d bytes, 4096 are supported", c.cap.MinPage())
 	}
-	if err = a.admin.setProperty(ctx, nvme.PropCC, uint64(nvme.NewConfig(nvme.CommandSetNVM, true))); err != nil {
+	return nil
+}
+
+// enable reads the controller's capabilities and enables it.
+func (t *attempt) enable(ctx context.Context) error {
+	a, c := t.a, t.c
+	if err := t.capabilities(ctx); err != nil {
+		return err
+	}
+	if err := a.admin.setProperty(ctx, nvme.PropCC, uint64(nvme.NewConfig(nvme.CommandSetNVM, true))); err != nil {
 		return err
 	}
 	limit := max(time.Duration(c.cap.Timeout())*500*time.Millisecond, time.Second)

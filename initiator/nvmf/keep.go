@@ -39,7 +39,7 @@ func (k *keeper) run() {
 		}
 		a.now.Store(int64(time.Since(a.begun)))
 		a.mu.Lock()
-		live, c := a.state == StateLive, a.ctrl
+		live, c := a.state == StateLive && !a.resting, a.ctrl
 		a.mu.Unlock()
 		if !live {
 			k.pinged, k.pong = time.Now(), nil

@@ -16,8 +16,11 @@ type listener struct{ a *Association }
 func (l listener) run() {
 	a := l.a
 	defer a.wg.Done()
+	if a.cfg.Carried != nil && a.asked == nil {
+		l.catchUp()
+	}
 	for a.WaitLive(a.ctx) == nil {
-		e, err := a.admin.do(a.ctx, func(s *nvme.SQE) { s.Init(nvme.AdminAsyncEvent, 0) }, nil, "Asynchronous Event Request")
+		e, err := l.next()
 		if err != nil {
 			if !errors.Is(err, errLost) && a.ctx.Err() == nil {
 				a.event(Event{Kind: EventAsync, Err: err, Detail: "no events will be heard of"})
@@ -38,6 +41,31 @@ func (l listener) run() {
 		// pause bounds what a controller with many events can make us do.
 		l.acknowledge(ev.Log())
 		l.pause(tick)
+	}
+}
+
+// next waits for an event. The process before this one may have asked to be told of it.
+func (l listener) next() (nvme.CQE, error) {
+	a, name := l.a, "Asynchronous Event Request"
+	if w := a.asked; w != nil {
+		a.asked = nil
+		e, err := w.wait(a.ctx)
+		return succeeded(e, err, name)
+	}
+	return a.admin.do(a.ctx, func(s *nvme.SQE) { s.Init(nvme.AdminAsyncEvent, 0) }, nil, name)
+}
+
+// catchUp reads the log pages of events that the process before this one was told of, and may
+// not have read: until then the controller tells of no other. What they say is looked for anyway.
+func (l listener) catchUp() {
+	l.a.mu.Lock()
+	told := l.a.ctrl.ident.OAES
+	l.a.mu.Unlock()
+	if told&nvme.NoticeNamespace != 0 {
+		l.acknowledge(nvme.LogChangedNamespaces)
+	}
+	if told&nvme.NoticeANA != 0 {
+		l.acknowledge(nvme.LogANA)
 	}
 }
 

@@ -26,6 +26,7 @@ type queue struct {
 	tr      nvme.HostTransport
 	gone    chan struct{} // closed when the connection has ended; nil before the first
 	flowing bool          // requests are sent
+	gate    chan struct{} // closed when anything is sent again; nil: it is. See rest.go
 	closed  bool          // the controller has not granted it this time: no request waits here
 	down    error         // why requests fail at once instead of waiting
 	limit   int           // commands that the controller takes at once
@@ -184,7 +185,7 @@ func (q *queue) send(c *command) {
 
 // pump sends what may be sent.
 func (q *queue) pump() {
-	if !q.flowing {
+	if !q.flowing || q.gate != nil {
 		return
 	}
 	for q.resend.head != nil && q.sent+q.held < q.limit {
@@ -311,6 +312,15 @@ func (q *queue) BatchEnd() { q.busy.Store(false) }
 func (q *queue) run(ctx context.Context, set func(*nvme.SQE), data []byte) (nvme.CQE, error) {
 	w := &call{done: make(chan struct{})}
 	q.mu.Lock()
+	for gate := q.gate; gate != nil; gate = q.gate {
+		q.mu.Unlock()
+		select {
+		case <-gate:
+		case <-ctx.Done():
+			return nvme.CQE{}, context.Cause(ctx)
+		}
+		q.mu.Lock()
+	}
 	var c *command
 	if q.id == 0 {
 		c = q.take()
@@ -334,6 +344,11 @@ func (q *queue) run(ctx context.Context, set func(*nvme.SQE), data []byte) (nvme
 	tr := q.tr
 	q.mu.Unlock()
 	tr.Push()
+	return w.wait(ctx)
+}
+
+// wait waits for the answer.
+func (w *call) wait(ctx context.Context) (nvme.CQE, error) {
 	select {
 	case <-w.done:
 		return w.cqe, w.err

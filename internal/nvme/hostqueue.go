@@ -158,6 +158,19 @@ func (t *HostTable) Add(c *HostCommand) error {
 	return nil
 }
 
+// Restore enters a command that another process has added: it has its identifier, which names
+// its slot.
+func (t *HostTable) Restore(c *HostCommand) error {
+	id := c.SQE.CID()
+	if c.Slot != int(id&(MaxHostEntries-1)) || c.Slot >= len(t.cmds) || t.cmds[c.Slot] != nil {
+		return ErrHostSlot
+	}
+	t.cmds[c.Slot] = c
+	t.uses[c.Slot] = uint8(id >> hostSlotBits)
+	t.n++
+	return nil
+}
+
 // Find returns the command with an identifier that the peer has sent; nil when none
 // is outstanding.
 func (t *HostTable) Find(cid uint16) *HostCommand {

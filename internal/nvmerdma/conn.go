@@ -28,7 +28,7 @@ type conn struct {
 	st      state
 	cause   error // why the connection ended; the first one counts
 	pump    rdmamsg.Pump
-	park    *parking        // a controller: it is to be parked, or is; nil: it is not
+	park    *parking        // it is to be parked, or is; nil: it is not
 	flushed bool            // the queue pair has ended, and nothing is posted any more
 	windows rdmamsg.Windows // a controller opens none to its host
 
@@ -44,6 +44,10 @@ type role interface {
 	// push takes in what the send queue has completed if cq is not nil, as much as fits
 	// wcs, and transmits what waits; more says that there may be other completions.
 	push(cq *rdma.CQ, wcs []rdma.WC) (more bool)
+	// settledLocked reports whether no up-call is due, and none is being made that may post.
+	settledLocked() bool
+	// resumed is called by the receive goroutine when a parking has ended.
+	resumed()
 	// end makes the last up-calls; err is why the connection has ended.
 	end(err error)
 }

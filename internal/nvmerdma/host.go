@@ -71,13 +71,13 @@ func NewHost(ctx context.Context, nc net.Conn, cfg HostConfig, q nvme.HostQueue)
 		closeTCP(nc)
 		return nil, fmt.Errorf("nvmerdma: a queue of %d entries, it has 2 to %d", slots, nvme.MaxHostEntries)
 	}
-	h := &Host{inCapsule: min(max(q.InCapsule, 0), InCapsule), table: nvme.NewHostTable(slots), ios: make([]hostIO, slots)}
-	if q.ID == 0 {
-		h.inCapsule = 0 // Linux' target has no room for data there
-	}
-	if err := h.init(cfg.Device, h, (*hostOwner)(h)); err != nil {
+	h, err := unconnected(cfg.Device, slots)
+	if err != nil {
 		closeTCP(nc)
 		return nil, err
+	}
+	if q.ID != 0 { // Linux' target has no room for data on the admin queue
+		h.inCapsule = min(max(q.InCapsule, 0), InCapsule)
 	}
 	p := cfg.RDMA
 	p.IRD, p.ORD = cmp.Or(p.IRD, 128), -1
@@ -87,7 +87,6 @@ func NewHost(ctx context.Context, nc net.Conn, cfg HostConfig, q nvme.HostQueue)
 	}
 	p.PrivateData = req.AppendTo(nil)
 	var info *rdma.ConnInfo
-	var err error
 	if cfg.RoCE {
 		info, err = rdmamsg.DialRoCE(ctx, cfg.Address, h.qp, &p)
 	} else {
@@ -101,6 +100,16 @@ func NewHost(ctx context.Context, nc net.Conn, cfg HostConfig, q nvme.HostQueue)
 	if _, err := parseAccept(info.PrivateData); err != nil {
 		h.Terminate(err)
 		<-h.Ended()
+		return nil, err
+	}
+	return h, nil
+}
+
+// unconnected makes a host's connection with slots for commands; its queue pair is not connected
+// yet.
+func unconnected(d *Device, slots int) (*Host, error) {
+	h := &Host{table: nvme.NewHostTable(slots), ios: make([]hostIO, slots)}
+	if err := h.init(d, h, (*hostOwner)(h)); err != nil {
 		return nil, err
 	}
 	return h, nil

@@ -10,10 +10,10 @@ import (
 	"softiser/rdma"
 )
 
-// A controller's connection over iWARP goes from one process to the next while it is parked:
-// its queue pair has stopped reading between two capsules, it has said what was queued, and is
-// silent. While data of a command is fetched the queue pair reads on, and the commands that
-// come meanwhile are kept.
+// A connection over iWARP goes from one process to the next while it is parked: its queue pair
+// has stopped reading between two capsules, it has said what was queued, and is silent. While
+// data of a command is fetched a controller's queue pair reads on, and the commands that come
+// meanwhile are kept.
 //
 //	Park ──▶ begins no more commands ──▶ stands ──▶ Still: nothing is queued ──▶ Carry ─▶ Restore
 //	             ▲        ▲── GetData of a command ──┘      nothing is posted any more
@@ -29,33 +29,37 @@ type parking struct {
 func (p *parking) silent() bool { return p != nil && p.mute }
 
 // Park makes the receive goroutine begin no more commands, and stop in front of a capsule, as
-// soon as no data is due and may, which it calls, reports true. It reports false for a
-// connection that is not ready, parked, or not over iWARP.
-func (c *Controller) Park(may func() bool) bool {
+// soon as no data is due and may, which it calls, reports true; Nudge makes it ask again though
+// nothing comes. A host's may holds it while a command is outstanding whose answer is near. It
+// reports false for a connection that is not ready, parked, or not over iWARP.
+func (c *conn) Park(may func() bool) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.st != stateReady || c.cause != nil || c.park != nil || !c.qp.Park(may, func() {}, c.resumed) {
+	if c.st != stateReady || c.cause != nil || c.park != nil || !c.qp.Park(may, func() {}, c.role.resumed) {
 		return false
 	}
 	c.park = &parking{may: may}
 	return true
 }
 
+// Nudge makes the receive goroutine ask whether it may stop.
+func (c *conn) Nudge() { c.qp.Nudge() }
+
 // Stands reports whether no command begins, as long as those that have begun ask for no data.
-func (c *Controller) Stands() bool {
+func (c *conn) Stands() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.qp.Nudge()
 	return c.stillLocked()
 }
 
-func (c *Controller) stillLocked() bool {
-	return c.park != nil && c.st == stateReady && c.cause == nil && c.pump.Resting() && c.due.head == nil && c.upcalling == 0 && c.qp.Still()
+func (c *conn) stillLocked() bool {
+	return c.park != nil && c.st == stateReady && c.cause == nil && c.pump.Resting() && c.role.settledLocked() && c.qp.Still()
 }
 
 // Still reports whether the connection stands and has sent what was queued. From then on it
 // is silent: what is queued waits for Unpark.
-func (c *Controller) Still() bool {
+func (c *conn) Still() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.stillLocked() {
@@ -65,17 +69,23 @@ func (c *Controller) Still() bool {
 	return true
 }
 
+// parkedLocked reports whether the connection can be carried.
+func (c *conn) parkedLocked() bool { return c.park.silent() && c.stillLocked() }
+
 // Unpark makes the connection go on.
-func (c *Controller) Unpark() {
+func (c *conn) Unpark() {
 	c.mu.Lock()
 	parked := c.park != nil
 	c.park = nil
 	c.mu.Unlock()
 	if parked {
 		c.qp.Unpark()
-		c.Push()
+		c.role.push(nil, nil)
 	}
 }
+
+// settledLocked implements role.
+func (c *Controller) settledLocked() bool { return c.due.head == nil && c.upcalling == 0 }
 
 // keeps reports whether a command that has come is kept for later. Those that were kept begin
 // ahead of it. It is called by the receive goroutine.
@@ -98,7 +108,7 @@ func (c *Controller) keeps(k *command) bool {
 	return true
 }
 
-// resumed is called by the receive goroutine when parking has ended.
+// resumed implements role.
 func (c *Controller) resumed() {
 	c.mu.Lock()
 	parked := c.park != nil
@@ -128,7 +138,7 @@ func (c *Controller) dropKeptLocked() {
 	c.kept = nil
 }
 
-// Carried is what a parked connection knows.
+// Carried is what a parked connection of a controller knows.
 type Carried struct {
 	QP      rdma.Carried `json:"queue_pair"`
 	Entries int          `json:"entries"`        // see Controller.SetEntries
@@ -147,7 +157,7 @@ type Kept struct {
 func (c *Controller) Carry() (k Carried, fd int, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.park.silent() || !c.stillLocked() {
+	if !c.parkedLocked() {
 		return k, -1, errors.New("nvmerdma: the connection is not parked")
 	}
 	k.Entries = c.entries

@@ -34,7 +34,7 @@ type conn struct {
 
 	rx receiver // owned by the receive goroutine
 
-	park atomic.Pointer[parking] // changed with mu held: a controller's is to be parked, or is
+	park atomic.Pointer[parking] // changed with mu held: it is to be parked, or is
 
 	ended chan struct{} // closed when Ended has returned
 
@@ -64,10 +64,12 @@ type role interface {
 	settleLocked() bool
 	// termReq is the type of the PDU that refuses one of the peer's.
 	termReq() Type
-	// stops reports, while park is set, whether the receiver stops in front of a PDU.
-	stops() bool
-	// again reports whether the receiver is to go on that has ended with err.
-	again(err error) bool
+	// owedLocked reports whether data is due that this side has asked for.
+	owedLocked() bool
+	// settledLocked reports whether no up-call is due that sent PDUs lead to.
+	settledLocked() bool
+	// resumed follows the end of a parking.
+	resumed()
 	// end cleans up behind a connection that has ended, and makes the last up-calls.
 	end(err error)
 }
@@ -229,7 +231,7 @@ func (c *conn) endError() error {
 func (c *conn) run() {
 	defer close(c.ended)
 	err := c.rx.Run()
-	for c.role.again(err) {
+	for c.again(err) {
 		err = c.rx.Run()
 	}
 	c.mu.Lock()

@@ -107,21 +107,32 @@ func NewHost(ctx context.Context, nc net.Conn, cfg HostConfig, q nvme.HostQueue)
 	if q.Entries < 1 || slots > nvme.MaxHostEntries {
 		return fail(fmt.Errorf("nvmetcp: a queue of %d entries, it has 1 to %d", slots, nvme.MaxHostEntries))
 	}
-	if cfg.Linger == 0 {
-		cfg.Linger = defaultLinger
-	}
 	r, err := initialise(ctx, nc, &cfg)
 	if err != nil {
 		return fail(fmt.Errorf("nvmetcp: initialising the connection to %v: %w", nc.RemoteAddr(), err))
 	}
-	h := &Host{cfg: cfg, inCapsule: uint32(max(q.InCapsule, 0)), maxH2C: r.MaxH2CData}
+	h, err := newHost(nc, cfg, slots)
+	if err != nil {
+		return fail(err)
+	}
+	h.inCapsule, h.maxH2C = uint32(max(q.InCapsule, 0)), r.MaxH2CData
 	if q.ID == 0 {
 		h.inCapsule = adminInCapsule
 	}
-	if err := h.init(h, nc, cfg.Socket, cfg.Linger, CHLen, hostReadAhead); err != nil {
-		return fail(err)
-	}
 	h.digests, h.align = r.Digests, (int(r.CPDA)+1)*4
+	return h, nil
+}
+
+// newHost makes the host's side of a connection on which the two have agreed. On error nc is
+// the caller's to close.
+func newHost(nc net.Conn, cfg HostConfig, slots int) (*Host, error) {
+	if cfg.Linger == 0 {
+		cfg.Linger = defaultLinger
+	}
+	h := &Host{cfg: cfg}
+	if err := h.init(h, nc, cfg.Socket, cfg.Linger, CHLen, hostReadAhead); err != nil {
+		return nil, err
+	}
 	h.mu.Lock()
 	h.toLocked(stateReady)
 	h.mu.Unlock()

@@ -162,9 +162,3 @@ func (h *Host) complete(io *hostIO) {
 
 // batchEnd implements role.
 func (h *Host) batchEnd() { h.up.BatchEnd() }
-
-// stops implements role: a host is never parked.
-func (h *Host) stops() bool { return false }
-
-// again implements role.
-func (h *Host) again(error) bool { return false }

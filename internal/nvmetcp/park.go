@@ -12,9 +12,9 @@ import (
 	"softiser/internal/sockio"
 )
 
-// A controller's connection goes from one process to the next while it is parked: it has
-// stopped reading in front of a PDU, has said what was queued, and is silent. While data is
-// still to come that it has asked for it reads on, and keeps the commands between.
+// A connection goes from one process to the next while it is parked: it has stopped reading
+// in front of a PDU, has said what was queued, and is silent. While data is still to come that
+// a controller has asked for it reads on, and keeps the commands between.
 //
 //	Park ──▶ reads on until no data is due ──▶ stands ──▶ Still: the queue is empty ──▶ Carry ─▶ Restore
 //	             ▲      ▲── GetData of a command ─┘             nothing is sent any more
@@ -37,9 +37,10 @@ var errParked = errors.New("nvmetcp: the connection is to be parked")
 var passed = time.Unix(1, 0)
 
 // Park makes the receive goroutine begin no more commands, and stop in front of a PDU, as soon
-// as no data is due and may, which it calls, reports true. It reports false for a connection
-// that is not ready, or parked.
-func (c *Controller) Park(may func() bool) bool {
+// as no data is due and may, which it calls, reports true; Nudge makes it ask again though
+// nothing comes. A host's may holds it while a command is outstanding whose answer is near. It
+// reports false for a connection that is not ready, or parked.
+func (c *conn) Park(may func() bool) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.st != stateReady || c.park.Load() != nil {
@@ -50,8 +51,17 @@ func (c *Controller) Park(may func() bool) bool {
 	return true
 }
 
+// Nudge makes the receive goroutine ask whether it may stop.
+func (c *conn) Nudge() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if p := c.park.Load(); p != nil && !p.stands && c.st == stateReady {
+		c.sk.SetReadDeadline(passed)
+	}
+}
+
 // Stands reports whether no command begins, as long as those that have begun ask for no data.
-func (c *Controller) Stands() bool {
+func (c *conn) Stands() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	p := c.park.Load()
@@ -60,7 +70,7 @@ func (c *Controller) Stands() bool {
 
 // Still reports whether the connection stands and has sent what was queued. From then on it
 // is silent: what is queued waits for Unpark.
-func (c *Controller) Still() bool {
+func (c *conn) Still() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	p := c.park.Load()
@@ -71,12 +81,18 @@ func (c *Controller) Still() bool {
 	return true
 }
 
-func (c *Controller) quietLocked() bool {
-	return c.st == stateReady && c.tx.Empty() && !c.tx.Busy() && !c.tx.Sending() && c.done == nil
+func (c *conn) quietLocked() bool {
+	return c.st == stateReady && c.tx.Empty() && !c.tx.Busy() && !c.tx.Sending() && c.role.settledLocked()
+}
+
+// parkedLocked reports whether the connection can be carried.
+func (c *conn) parkedLocked() bool {
+	p := c.park.Load()
+	return p.silent() && p.stands && c.quietLocked()
 }
 
 // Unpark makes the connection go on.
-func (c *Controller) Unpark() {
+func (c *conn) Unpark() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.park.Swap(nil) == nil {
@@ -90,53 +106,20 @@ func (c *Controller) Unpark() {
 }
 
 // stops reports whether the receive goroutine is to stop in front of a PDU.
-func (c *Controller) stops() bool {
+func (c *conn) stops() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.stopsLocked()
 }
 
-func (c *Controller) stopsLocked() bool {
+func (c *conn) stopsLocked() bool {
 	p := c.park.Load()
-	return p != nil && c.st == stateReady && c.gets.idle() && p.may()
+	return p != nil && c.st == stateReady && !c.role.owedLocked() && p.may()
 }
 
-// nudge makes the receive goroutine look whether it is to stop though nothing comes.
-func (c *Controller) nudge() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.stopsLocked() {
-		c.sk.SetReadDeadline(passed)
-	}
-}
-
-// keeps reports whether a command that has come is kept for later. Those that were kept
-// begin ahead of it.
-func (c *Controller) keeps(k *command) bool {
-	p := c.park.Load()
-	if p == nil {
-		c.beginKept()
-		return false
-	}
-	if len(c.kept) == 0 && !p.may() {
-		return false
-	}
-	c.kept = append(c.kept, k)
-	return true
-}
-
-// beginKept begins the commands that were kept.
-func (c *Controller) beginKept() {
-	for i, k := range c.kept {
-		c.kept[i] = nil
-		c.up.Command(&k.Command)
-	}
-	c.kept = c.kept[:0]
-}
-
-// again implements role: when that was for Park it waits as long as the connection is
-// parked, and no data is due.
-func (c *Controller) again(err error) bool {
+// again reports whether the receiver is to go on that has ended with err. When that was for
+// Park it waits first, as long as the connection is parked, and no data is due.
+func (c *conn) again(err error) bool {
 	c.mu.Lock()
 	if err != errParked && !sockio.IsTimeout(err) || c.st == stateDead || c.finSent {
 		c.mu.Unlock()
@@ -158,14 +141,53 @@ func (c *Controller) again(err error) bool {
 	parked := c.park.Load() != nil
 	c.mu.Unlock()
 	if !parked {
-		c.beginKept()
+		c.role.resumed()
 		c.tx.Turn(pdustream.RxBytes)
 	}
 	c.rx.Rewind()
 	return true
 }
 
-// Carried is what a parked connection knows.
+// nudge makes the receive goroutine look whether it is to stop though nothing comes.
+func (c *Controller) nudge() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.stopsLocked() {
+		c.sk.SetReadDeadline(passed)
+	}
+}
+
+// keeps reports whether a command that has come is kept for later. Those that were kept
+// begin ahead of it.
+func (c *Controller) keeps(k *command) bool {
+	p := c.park.Load()
+	if p == nil {
+		c.resumed()
+		return false
+	}
+	if len(c.kept) == 0 && !p.may() {
+		return false
+	}
+	c.kept = append(c.kept, k)
+	return true
+}
+
+// resumed implements role: it begins the commands that were kept.
+func (c *Controller) resumed() {
+	for i, k := range c.kept {
+		c.kept[i] = nil
+		c.up.Command(&k.Command)
+	}
+	c.kept = c.kept[:0]
+}
+
+// owedLocked implements role.
+func (c *Controller) owedLocked() bool { return !c.gets.idle() }
+
+// settledLocked implements role.
+func (c *Controller) settledLocked() bool { return c.done == nil }
+
+// Carried is what a parked connection of a controller knows.
 type Carried struct {
 	Digests    Digests `json:"digests"`
 	Align      int     `json:"align"` // of the data that is sent, bytes
@@ -189,7 +211,7 @@ type Kept struct {
 func (c *Controller) Carry() (k Carried, fd int, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if p := c.park.Load(); !p.silent() || !p.stands || !c.quietLocked() {
+	if !c.parkedLocked() {
 		return k, -1, errors.New("nvmetcp: the connection is not parked")
 	}
 	k = Carried{

@@ -30,7 +30,7 @@ func (r *receiver) Begin(b []byte) (int, error) {
 	if r.setup {
 		return ICLen, nil
 	}
-	if r.c.park.Load() != nil && r.c.role.stops() {
+	if r.c.park.Load() != nil && r.c.stops() {
 		return 0, errParked
 	}
 	h := (*CH)(b)

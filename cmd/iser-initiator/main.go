@@ -16,14 +16,16 @@ import (
 
 	"softiser/initiator/attach"
 	"softiser/initiator/bench"
+	"softiser/internal/buildinfo"
 	"softiser/internal/rdmatools"
 	callerr "softiser/internal/usage"
 )
 
-// version is set by the linker.
-var version = "unknown"
+// version is set by the linker; where it is not, main asks the Go tool's notes.
+var version = buildinfo.Unlinked
 
 func main() {
+	version = buildinfo.Version(version)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	// A second signal ends the program at once.
 	context.AfterFunc(ctx, stop)

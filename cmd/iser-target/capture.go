@@ -80,6 +80,7 @@ tshark takes port 3260 for iSCSI: -d tcp.port==3260,nvme-tcp for NVMe/TCP.`,
 		panic(err) // the flag is not there
 	}
 	completeFlag(cmd, "session", s.sessions)
+	completeFlag(cmd, "controller", s.controllers)
 	return cmd
 }
 

@@ -146,6 +146,25 @@ func (s *socketFlag) sessions([]string, string) (ids []string) {
 	return ids
 }
 
+// controllers are the identifiers that --controller takes.
+func (s *socketFlag) controllers([]string, string) []string {
+	return namedByID(s.state().Controllers)
+}
+
+// namedByID are the identifiers of which there is one controller: each subsystem has its own.
+func namedByID(all []target.ControllerStatus) (ids []string) {
+	of := map[uint16]int{}
+	for _, x := range all {
+		of[x.ID]++
+	}
+	for _, x := range all {
+		if of[x.ID] == 1 {
+			ids = append(ids, strconv.Itoa(int(x.ID)))
+		}
+	}
+	return ids
+}
+
 // initiators are those with a session with the target that the first argument names.
 func (s *socketFlag) initiators(args []string, _ string) (names []string) {
 	for _, x := range s.state().Sessions {

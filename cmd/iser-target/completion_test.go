@@ -10,6 +10,7 @@ import (
 	"softiser/blockdev/open"
 	"softiser/initiator"
 	"softiser/internal/await"
+	"softiser/target"
 	"softiser/target/scsi"
 )
 
@@ -53,6 +54,8 @@ func TestCompletion(t *testing.T) {
 		{"serve --export d=x,ro,size=1GiB,block=512,p|", "d=x,ro,size=1GiB,block=512,phys=4096 d=x,ro,size=1GiB,block=512,prealloc"},
 		{"serve --export d|", ""},
 		{"check --config |", "yaml yml"}, // as endings of files
+		{"capture --socket SOCK --session |", "1"},
+		{"capture --socket SOCK --controller |", ""},
 		{"ser|", "serve"},
 		{"session |", "kill list release"},
 	} {
@@ -86,5 +89,13 @@ func TestCompletion(t *testing.T) {
 		if err := s.UnmarshalText([]byte(name)); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// A number that several controllers have names none of them.
+func TestNamedByID(t *testing.T) {
+	got := namedByID([]target.ControllerStatus{{ID: 1, Subsystem: "a"}, {ID: 2, Subsystem: "a"}, {ID: 1, Subsystem: "b"}, {ID: 7, Subsystem: "b"}})
+	if !slices.Equal(got, []string{"2", "7"}) {
+		t.Errorf("%q", got)
 	}
 }

@@ -18,11 +18,12 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"softiser/internal/buildinfo"
 	"softiser/internal/usage"
 )
 
-// version is set by the linker.
-var version = "unknown"
+// version is set by the linker; where it is not, main asks the Go tool's notes.
+var version = buildinfo.Unlinked
 
 const rootHelp = `Serves block volumes to iSER and iSCSI initiators and NVMe hosts, on one port.
 
@@ -59,6 +60,7 @@ func newRoot() *cobra.Command {
 func init() { runtime.LockOSThread() }
 
 func main() {
+	version = buildinfo.Version(version)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	code := make(chan int)

@@ -15,6 +15,7 @@ import (
 
 	"softiser/initiator/internal/e2e"
 	"softiser/internal/await"
+	"softiser/internal/loopback"
 )
 
 // attached is an attachment by the program, in the background.
@@ -65,16 +66,18 @@ func (x *attached) listed() Record {
 	return live[0]
 }
 
-// Ten upgrades under a verified load over one connection: no error, no second connection, and
-// the volume is reached under the same names. What the pauses were is logged.
+// Ten upgrades under a verified load over one connection: no error, no second connection of the
+// client, none to the target either, and the volume is reached under the same names. What the
+// pauses were is logged.
 func TestUpgradeUnderLoad(t *testing.T) {
 	for _, scheme := range []string{"iser", "iscsi", "nvme+tcp", "nvme+rdma"} {
 		t.Run(scheme, func(t *testing.T) {
 			t.Parallel()
 			target := e2e.StartTarget(t, "64MiB")
-			x := attachProgram(t, target.URL(scheme))
+			way := loopback.NewProxy(t, target.Addr)
+			x := attachProgram(t, strings.Replace(target.URL(scheme), target.Addr, way.Addr, 1))
 			l := startLoad(t, "unix", x.rec.Socket, 0, 16)
-			pid := x.rec.PID
+			pid, logins := x.rec.PID, way.Taken()
 			for i := range 10 {
 				before := l.done.Load()
 				await.True(t, "the load goes on", func() bool { return l.done.Load() > before+50 })
@@ -92,6 +95,9 @@ func TestUpgradeUnderLoad(t *testing.T) {
 			await.True(t, "the volume is open", func() bool { return x.listed().State == "connected" })
 			if r := x.listed(); r.PID != pid || r.Taken.IsZero() || r.Socket != x.rec.Socket || r.Size != 64<<20 {
 				t.Errorf("%+v", r)
+			}
+			if n := way.Taken(); n != logins {
+				t.Errorf("%d connections were made to the target; there were %d before the upgrades", n-logins, logins)
 			}
 			if err := l.end(); err != nil {
 				log, _ := os.ReadFile(filepath.Join(x.dir, "log"))

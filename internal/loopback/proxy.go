@@ -20,6 +20,7 @@ type Proxy struct {
 
 	mu     sync.Mutex // guards what follows
 	conns  map[net.Conn]bool
+	taken  int           // connections, ever
 	silent chan struct{} // closed by Mute; that of later connections is another
 	over   chan struct{} // closed at the end
 	deaf   chan struct{} // closed by Hear; nil: connections are taken
@@ -111,6 +112,13 @@ func (p *Proxy) Cut() {
 	clear(p.conns)
 }
 
+// Taken returns how many connections have been made through the proxy.
+func (p *Proxy) Taken() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.taken
+}
+
 // accept joins each connection that comes with one of its own to the server, until the proxy is closed.
 func (p *Proxy) accept() {
 	for {
@@ -132,6 +140,7 @@ func (p *Proxy) accept() {
 		}
 		p.mu.Lock()
 		p.conns[c], p.conns[s] = true, true
+		p.taken++
 		silent := p.silent
 		p.mu.Unlock()
 		for _, way := range [][2]net.Conn{{c, s}, {s, c}} {

@@ -18,6 +18,20 @@ import (
 func TestHostParks(t *testing.T) {
 	h := newHostWith(t, capsuleLen)
 	q := scripted(t, h)
+	answer := func(cid uint16) {
+		t.Helper()
+		var e nvme.CQE
+		e.SetCID(cid)
+		if err := h.qp.PostSend(rdma.SendWR{ID: 1, Op: rdma.OpSend, SGL: []rdma.SGE{{Mem: e[:], LKey: h.pd.LocalDMAKey()}}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	first := q.Set(0, nvme.OpFlush, 0)
+	q.H.Submit(first) // its answer shows that the controller has begun, before which nothing is parked
+	q.H.Push()
+	h.await(t)
+	answer(first.SQE.CID())
+	q.Wait()
 	var before []*queuetest.Queue
 	for range 5 {
 		c := q.Set(0, nvme.OpFlush, 0)
@@ -29,11 +43,7 @@ func TestHostParks(t *testing.T) {
 			t.Fatal("it is parked twice, or not at all")
 		}
 		await.True(t, "it stands", func() bool { n.Nudge(); return n.Still() })
-		var e nvme.CQE // for the next process
-		e.SetCID(c.SQE.CID())
-		if err := h.qp.PostSend(rdma.SendWR{ID: 1, Op: rdma.OpSend, SGL: []rdma.SGE{{Mem: e[:], LKey: h.pd.LocalDMAKey()}}}); err != nil {
-			t.Fatal(err)
-		}
+		answer(c.SQE.CID()) // for the next process
 		before = append(before, q)
 		q = crossedHost(t, n, c)
 		if a := q.Wait(); a.CQE.CID() != c.SQE.CID() || !a.CQE.Status().OK() {

@@ -158,6 +158,8 @@ func (d *Device) RestoreInitiator(nc net.Conn, cfg ConnConfig, p *iscsi.Params, 
 	return d.restore(nc, iscsi.RoleInitiator, cfg, p, k)
 }
 
+// restore is Restore for one role. Enable is told of no Hello exchange, which would begin
+// another one: it is over.
 func (d *Device) restore(nc net.Conn, role iscsi.Role, cfg ConnConfig, p *iscsi.Params, k *Carried) (*Conn, error) {
 	if err := d.checkCarried(k, role, p); err != nil {
 		return nil, err
@@ -168,7 +170,7 @@ func (d *Device) restore(nc net.Conn, role iscsi.Role, cfg ConnConfig, p *iscsi.
 		return nil, err
 	}
 	over := *p
-	over.ISERHelloRequired = false // it has been said
+	over.ISERHelloRequired = false
 	c.NoticeKeyValues(&over)
 	if err = c.Enable(); err == nil {
 		err = c.qp.Adopt(nc, &k.QP, &cfg.RDMA)

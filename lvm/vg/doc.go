@@ -38,7 +38,7 @@ type Config struct {
 	LockDir    string           // "" is /run/lock/lvm; "-" takes no lock
 	ArchiveDir string           // "" is /etc/lvm/archive; "-" keeps no archive
 	BackupDir  string           // "" is /etc/lvm/backup; "-" keeps no backup
-	LockWait   time.Duration    // 0: fail at once when another process holds the lock
+	LockWait   time.Duration    // for the lock of a group; 0: fail at once when another process holds it
 	Host       string           // "" is the host's name
 	Now        func() time.Time // nil is time.Now
 }

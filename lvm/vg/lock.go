@@ -17,13 +17,21 @@ const defaultLockDir = "/run/lock/lvm"
 // lock directory, by flock. Writers first queue on V_name:aux, so that readers
 // that come later do not overtake them. The file is removed when the lock is
 // given back; whoever waited on the removed file notices and opens it anew.
-func (c *Config) lock(name string) (unlock func(), err error) { return c.lockFile("V_" + name) }
+func (c *Config) lock(name string) (unlock func(), err error) {
+	return c.lockFile("V_"+name, c.LockWait)
+}
+
+// globalWait is how long a change of orphans waits for others of this host at the least: they hold
+// the lock for some writes, and have nothing to do with its group.
+const globalWait = 10 * time.Second
 
 // lockGlobal is the lock that lvm2 takes to change orphan PVs and VG names.
-func (c *Config) lockGlobal() (unlock func(), err error) { return c.lockFile("P_global") }
+func (c *Config) lockGlobal() (unlock func(), err error) {
+	return c.lockFile("P_global", max(c.LockWait, globalWait))
+}
 
 // lockFile takes lvm2's lock of a group or of the orphans.
-func (c *Config) lockFile(name string) (unlock func(), err error) {
+func (c *Config) lockFile(name string, wait time.Duration) (unlock func(), err error) {
 	dir := c.LockDir
 	switch dir {
 	case "-":
@@ -40,7 +48,7 @@ func (c *Config) lockFile(name string) (unlock func(), err error) {
 		return nil, fmt.Errorf("lock directory: %w", err)
 	}
 	path := filepath.Join(dir, strings.ReplaceAll(name, "/", "_"))
-	deadline := time.Now().Add(c.LockWait)
+	deadline := time.Now().Add(wait)
 	aux, err := flockFile(path+":aux", deadline)
 	if err != nil {
 		return c.noLock(err)

@@ -148,6 +148,22 @@ func TestLock(t *testing.T) {
 	}
 }
 
+// Two processes of one host that make physical volumes at the same time wait for each other, though
+// neither wants to wait for a group.
+func TestGlobalLockIsWaitedFor(t *testing.T) {
+	c := testConfig(t)
+	unlock, err := c.lockGlobal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.AfterFunc(50*time.Millisecond, unlock)
+	again, err := c.lockGlobal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	again()
+}
+
 // TestRepair damages one copy, then both.
 func TestRepair(t *testing.T) {
 	c := testConfig(t)

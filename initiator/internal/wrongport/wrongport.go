@@ -18,10 +18,12 @@ import (
 	"softiser/initiator/internal/pause"
 )
 
-// How long a port may be silent before it is asked, and again when it has answered that.
+// How long a port may be silent before it is asked, and again when it has answered that. The
+// grace is one for a host that many connect to and that gets little of its processor: to call its
+// port a wrong one would be an error for good.
 const (
 	Silence = time.Second
-	Grace   = 1500 * time.Millisecond
+	Grace   = 5 * time.Second
 )
 
 // Doubt is the doubt whether a port speaks what it is asked in, as long as it has not shown it.

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
+	"context"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -9,6 +11,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -24,6 +27,7 @@ import (
 	"softiser/internal/certs/certtest"
 	"softiser/internal/handover"
 	"softiser/target/admin"
+	"softiser/target/iscsi"
 )
 
 // disk is a volume as an initiator sees it.
@@ -301,6 +305,108 @@ func (s *served) upgradeUnder(all []*verifier, carried string) {
 		v.end(t)
 	}
 	t.Logf("%d upgrades: pauses of the target %s; slowest operations of each initiator %s", len(pauses), percentiles(pauses), percentiles(seen))
+}
+
+// TestUpgradeLibiscsi: the session of libiscsi, in qemu, goes through ten upgrades under load: it
+// keeps its connection, and reads what it has written.
+func TestUpgradeLibiscsi(t *testing.T) {
+	s := serveProgram(t, "--export", "m=memory,size=8MiB")
+	q := startQemuIO(t, "iscsi://"+s.addr+"/iqn.2026-11.softiser:m/0")
+	q.verify(10)
+	session := func() iscsi.SessionStatus {
+		all := statusOf(t, s.socket).Sessions
+		if len(all) != 1 {
+			t.Fatalf("%d sessions", len(all))
+		}
+		return all[0]
+	}
+	before := session()
+	for range 10 {
+		done := make(chan error, 1)
+		go func() { _, err := s.upgrade(); done <- err }()
+		for upgraded := false; !upgraded; {
+			q.verify(10)
+			select {
+			case err := <-done:
+				if err != nil {
+					t.Fatal(err)
+				}
+				upgraded = true
+			default:
+			}
+		}
+		q.verify(10)
+	}
+	if after := session(); after.TSIH != before.TSIH || after.Connection != before.Connection {
+		t.Errorf("session %d at %s is session %d at %s", before.TSIH, before.Connection, after.TSIH, after.Connection)
+	}
+}
+
+// qemuIO is qemu-io with a disk.
+type qemuIO struct {
+	t    *testing.T
+	in   io.Writer
+	out  *bufio.Reader
+	turn int
+}
+
+func startQemuIO(t *testing.T, url string) *qemuIO {
+	t.Helper()
+	path, err := exec.LookPath("qemu-io")
+	if err != nil {
+		t.Skip("qemu-io is not installed: qemu-utils, qemu-block-extra")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	t.Cleanup(cancel)
+	c := exec.CommandContext(ctx, path, "-f", "raw", url)
+	in, err := c.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := c.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Stderr = c.Stdout
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		c.Process.Kill()
+		c.Wait()
+	})
+	return &qemuIO{t: t, in: in, out: bufio.NewReader(out)}
+}
+
+// verify writes n ranges of other patterns and lengths, and reads each back.
+func (q *qemuIO) verify(n int) {
+	q.t.Helper()
+	for range n {
+		q.turn++
+		length, pattern := 4096<<(q.turn%7), q.turn%255
+		q.do(fmt.Sprintf("write -P %d 1048576 %d", pattern, length), fmt.Sprintf("wrote %d/%d bytes", length, length))
+		q.do(fmt.Sprintf("read -P %d 1048576 %d", pattern, length), fmt.Sprintf("read %d/%d bytes", length, length))
+	}
+}
+
+// do gives a command, and wants a line. qemu-io says that a pattern differs before it says that it
+// has read.
+func (q *qemuIO) do(command, want string) {
+	q.t.Helper()
+	if _, err := io.WriteString(q.in, command+"\n"); err != nil {
+		q.t.Fatal(err)
+	}
+	var all strings.Builder
+	for {
+		line, err := q.out.ReadString('\n')
+		all.WriteString(line)
+		if strings.Contains(line, "failed") || strings.Contains(line, "rror") || err != nil {
+			q.t.Fatalf("%s: %v\n%s", command, err, all.String())
+		}
+		if strings.Contains(line, want) {
+			return
+		}
+	}
 }
 
 // TestUpgradeSessionsCut: a new process that has been offered sessions and controllers and vanishes

@@ -17,10 +17,12 @@ const (
 )
 
 // Screen is a view that has a terminal for itself until it is closed; then the terminal is what
-// it was before. It follows the terminal's size.
+// it was before. It follows the terminal's size, and gives the terminal back while the process is
+// stopped (Ctrl-Z).
 type Screen struct {
 	out, tty io.Writer
 	resized  chan os.Signal
+	stopped  chan os.Signal // the process is asked to stop
 	quit     chan struct{}
 	idle     chan struct{} // closed when the goroutine has ended
 
@@ -35,14 +37,15 @@ func OpenScreen(out, tty io.Writer) *Screen {
 	if Columns(tty) == 0 {
 		return nil
 	}
-	s := &Screen{out: out, tty: tty, resized: make(chan os.Signal, 1), quit: make(chan struct{}), idle: make(chan struct{})}
+	s := &Screen{out: out, tty: tty, resized: make(chan os.Signal, 1), stopped: make(chan os.Signal, 1), quit: make(chan struct{}), idle: make(chan struct{})}
 	signal.Notify(s.resized, syscall.SIGWINCH)
+	signal.Notify(s.stopped, syscall.SIGTSTP)
 	_, _ = io.WriteString(out, enterScreen) // what cannot be written now cannot be shown either, which tells
 	go s.follow()
 	return s
 }
 
-// follow draws again what is shown when the terminal has another size.
+// follow draws again what is shown when the terminal has another size, and stops the process.
 func (s *Screen) follow() {
 	defer close(s.idle)
 	for {
@@ -53,8 +56,29 @@ func (s *Screen) follow() {
 			s.mu.Lock()
 			_ = s.drawLocked() // the next Show tells
 			s.mu.Unlock()
+		case <-s.stopped:
+			s.mu.Lock()
+			s.stopLocked()
+			s.mu.Unlock()
 		}
 	}
+}
+
+// stopLocked stops the process, with the terminal as it was before, and draws again when it goes on.
+func (s *Screen) stopLocked() {
+	if s.closed {
+		return
+	}
+	_, _ = io.WriteString(s.out, leaveScreen)
+	goesOn := make(chan os.Signal, 1)
+	signal.Notify(goesOn, syscall.SIGCONT)
+	defer signal.Stop(goesOn)
+	// Not SIGTSTP, which is caught here, and does nothing to a process that no shell looks after.
+	if syscall.Kill(syscall.Getpid(), syscall.SIGSTOP) == nil {
+		<-goesOn // this thread may be the last one to stop
+	}
+	_, _ = io.WriteString(s.out, enterScreen)
+	_ = s.drawLocked() // the next Show tells
 }
 
 // Show replaces what is shown by what draw returns for a terminal of so many columns, now and,
@@ -86,6 +110,7 @@ func (s *Screen) Close() {
 	}
 	s.mu.Unlock()
 	signal.Stop(s.resized)
+	signal.Stop(s.stopped)
 	<-s.idle
 }
 

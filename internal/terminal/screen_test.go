@@ -3,6 +3,8 @@ package terminal
 import (
 	"bytes"
 	"fmt"
+	"os"
+	"os/exec"
 	"strings"
 	"syscall"
 	"testing"
@@ -66,6 +68,55 @@ func TestScreen(t *testing.T) {
 	}
 	if got := ptytest.Expect(t, person, "the end"); got != leaveScreen+"the end" {
 		t.Errorf("%q", got)
+	}
+}
+
+const stoppedEnv = "TERMINAL_TEST_STOPPED"
+
+// A process that is stopped leaves the terminal as it was, and draws again when it goes on.
+func TestStopped(t *testing.T) {
+	if os.Getenv(stoppedEnv) != "" {
+		s := OpenScreen(os.Stdout, os.Stdout)
+		if s == nil {
+			t.Fatal("no screen")
+		}
+		if err := s.Show(func(int) []byte { return []byte("a view") }); err != nil {
+			t.Fatal(err)
+		}
+		select {} // until it is killed
+	}
+	tty, person, err := ptytest.Open(t)
+	if err != nil {
+		t.Skip("no pseudo-terminals here: ", err)
+	}
+	ptytest.Resize(t, tty, 40, 10)
+	c := exec.Command(os.Args[0], "-test.run=^TestStopped$")
+	c.Env = append(os.Environ(), stoppedEnv+"=1")
+	c.Stdout = tty
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		c.Process.Kill()
+		c.Wait()
+	}()
+	const view = "a view\x1b[K\r\r\n\x1b[J"
+	ptytest.Expect(t, person, view)
+	if err := c.Process.Signal(syscall.SIGTSTP); err != nil {
+		t.Fatal(err)
+	}
+	if got := ptytest.Expect(t, person, leaveScreen); got != leaveScreen {
+		t.Errorf("stopped: %q", got)
+	}
+	var st syscall.WaitStatus
+	if _, err := syscall.Wait4(c.Process.Pid, &st, syscall.WUNTRACED, nil); err != nil || !st.Stopped() {
+		t.Fatalf("%v, %#x", err, st)
+	}
+	if err := c.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	if got := ptytest.Expect(t, person, view); got != enterScreen+"\x1b[H"+view {
+		t.Errorf("going on: %q", got)
 	}
 }
 

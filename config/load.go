@@ -200,7 +200,7 @@ func setDefaults(v *viper.Viper) {
 		"limits.discovery_age":        "10m",
 		"limits.pending_logins":       256,
 		"limits.pending_per_address":  0,
-		"limits.workers":              32,
+		"limits.workers":              16,
 		"limits.staging_memory":       "256MiB",
 		"admin.socket":                "",
 		"admin.metrics":               "",

@@ -13,14 +13,9 @@ import (
 
 // Numbers of the io_uring interface (include/uapi/linux/io_uring.h).
 const (
-	OpNop   = 0
-	opFsync = 3
-	OpRead  = 22
-	OpCmd   = 46 // IORING_OP_URING_CMD
-
-	fsyncDataSync = 1 << 0
-
-	registerWorkers = 19 // IORING_REGISTER_IOWQ_MAX_WORKERS
+	OpNop  = 0
+	OpRead = 22
+	OpCmd  = 46 // IORING_OP_URING_CMD
 
 	setupClamp  = 1 << 4
 	setupSQE128 = 1 << 10
@@ -181,38 +176,6 @@ func (r *Ring) Enter(wait int) error {
 		}
 	}
 }
-
-// push submits one entry and waits for nothing. It reports false when the kernel has not taken it,
-// because it is short of memory. Preconditions: nothing else waits for being submitted.
-func (r *Ring) push(e Entry) bool {
-	next := r.Next()
-	if next == nil {
-		return false
-	}
-	*next = e
-	atomic.StoreUint32(r.sqTail, r.tail)
-	n, _, _ := unix.Syscall6(unix.SYS_IO_URING_ENTER, uintptr(r.fd), 1, 0, 0, 0, 0)
-	if int(n) != 1 {
-		r.tail-- // it looks at entries only while it is called
-		atomic.StoreUint32(r.sqTail, r.tail)
-		return false
-	}
-	r.submitted++
-	return true
-}
-
-// workers sets how many threads the kernel may have for what waits for files.
-func (r *Ring) workers(n int) error {
-	most := [2]uint32{uint32(n), 0} // 0: what waits for anything else stays as it is
-	_, _, e := unix.Syscall6(unix.SYS_IO_URING_REGISTER, uintptr(r.fd), registerWorkers, uintptr(unsafe.Pointer(&most)), 2, 0, 0)
-	if e != 0 {
-		return os.NewSyscallError("io_uring_register", e)
-	}
-	return nil
-}
-
-// addressOf is where memory begins, as a number; 0: there is none.
-func addressOf(p []byte) uint64 { return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(p)))) }
 
 // maxTries bounds how often a submission is tried that the system has no memory for.
 const maxTries = 1000

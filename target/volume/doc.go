@@ -107,10 +107,6 @@
 // the pwritev themselves. An answer may be late by one step that turns out to be long, once for eight
 // short ones.
 //
-// What waits for a disk is answered in batches, too, since such calls hold no thread
-// (blockdev/internal/backing, parked): a disk that has done several at once makes as many workers go
-// on at once, and each lets the others go on before it pushes, so that the first to push sends all.
-//
 // Tried: one or two workers instead of 16 (limits.workers), because ext4 and xfs write to one file at
 // a time anyway: 1.75 to 2.6 s of CPU, no gain. Not tried: io_uring for the writes.
 package volume

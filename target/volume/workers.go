@@ -1,7 +1,6 @@
 package volume
 
 import (
-	"runtime"
 	"sync"
 	"time"
 )
@@ -181,13 +180,7 @@ func (p *pool) worker() {
 		owes.add(port, now)
 		p.mu.Lock()
 		if !p.mayOweLocked(&owes, now, now.Sub(began)) {
-			others := p.n > p.idle+1
 			p.mu.Unlock()
-			if others {
-				// A disk that answers several at once makes as many workers go on at once:
-				// the first one to push sends the answers of all.
-				runtime.Gosched()
-			}
 			owes.pay()
 			p.mu.Lock()
 		}

@@ -20,7 +20,7 @@ func (v *Volume) Flush() error {
 	if v.cfg.Volatile || v.cfg.Info.ReadOnly {
 		return nil
 	}
-	return v.syncAll(v.size.Load())
+	return v.sync("fdatasync", 0, v.size.Load(), func() error { return v.sys.fdatasync(v.fd) })
 }
 
 // FlushRange implements blockdev.Device.
@@ -50,16 +50,7 @@ type durability struct {
 // the file: pages written by pwrite count too, and others are left alone.
 func (d *durability) syncRange(off, n int64) error {
 	first, end := d.mapped.floor(off), min(d.mapped.ceil(off+n), int64(len(d.mapped.mem)))
-	return d.sync("msync", off, n, func() error {
-		return d.mapped.syncData(first, end-first, func() error { return d.mapped.sys.msync(d.mapped.mem[first:end], unix.MS_SYNC) })
-	})
-}
-
-// syncAll makes a store of size bytes durable.
-func (d *durability) syncAll(size int64) error {
-	return d.sync("fdatasync", 0, size, func() error {
-		return d.mapped.syncData(0, 0, func() error { return d.mapped.sys.fdatasync(d.mapped.fd) })
-	})
+	return d.sync("msync", off, n, func() error { return d.mapped.sys.msync(d.mapped.mem[first:end], unix.MS_SYNC) })
 }
 
 // sync runs the system call that makes a range durable, and says whether to believe
@@ -112,7 +103,7 @@ func (d *durability) leave(size int64) error {
 	if d.record == "" {
 		return nil
 	}
-	if err := d.syncAll(size); err != nil {
+	if err := d.sync("fdatasync", 0, size, func() error { return d.mapped.sys.fdatasync(d.mapped.fd) }); err != nil {
 		// The failed sync has tried to remove the record already; try once more.
 		return errors.Join(err, dropRecord(d.record))
 	}

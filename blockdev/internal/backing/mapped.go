@@ -13,16 +13,15 @@ import (
 // mapped to, its length, and what is known of its pages. It claims no ranges and makes nothing
 // durable; its callers see to it that the file stays open (Volume.opMu, or a range that is lent).
 type mapped struct {
-	cfg    Config
-	sys    kernel
-	fd     int
-	mem    []byte // the mapping: the size now, and room to grow
-	page   int64
-	mask   int64 // block size - 1
-	pool   *blockdev.Pool
-	pages  *pages
-	parked parked
-	wide   bool // a fault reads a window that short reads do without, see readAhead
+	cfg   Config
+	sys   kernel
+	fd    int
+	mem   []byte // the mapping: the size now, and room to grow
+	page  int64
+	mask  int64 // block size - 1
+	pool  *blockdev.Pool
+	pages *pages
+	wide  bool // a fault reads a window that short reads do without, see readAhead
 
 	size   atomic.Int64 // bytes; 0 when closed
 	closed atomic.Bool

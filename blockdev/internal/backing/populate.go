@@ -28,15 +28,10 @@ func (m *mapped) fetch(off, n int64) (bool, error) {
 	}
 	scratch := fetched.Get().(*[fetchMax]byte)
 	defer fetched.Put(scratch)
-	ring := m.parked.begin()
-	defer m.parked.end()
-	if ring != nil {
-		if k, err := ring.Read(m.fd, scratch[:n], off); err == nil && int64(k) == n {
-			return true, nil
-		}
+	if err := m.pread(scratch[:n], off); err != nil {
+		return false, err
 	}
-	err := m.pread(scratch[:n], off) // says why, too
-	return err == nil, err
+	return true, nil
 }
 
 // fetched is room for what fetch and readThrough read, which nobody looks at. It is not the pool's:

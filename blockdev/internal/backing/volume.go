@@ -25,7 +25,6 @@ import (
 
 	"softiser/blockdev"
 	"softiser/internal/resident"
-	"softiser/internal/uring"
 )
 
 // Config describes a volume over an open descriptor.
@@ -89,13 +88,7 @@ type Volume struct {
 }
 
 // Open maps a volume.
-func Open(cfg Config) (*Volume, error) {
-	v, err := open(cfg, linux)
-	if err == nil {
-		v.parked.open = uring.NewFiles
-	}
-	return v, err
-}
+func Open(cfg Config) (*Volume, error) { return open(cfg, linux) }
 
 // open maps the store and starts what watches it. cfg.FD belongs to the volume, and is
 // closed when open fails.
@@ -204,7 +197,7 @@ func (v *Volume) Close() error {
 	defer v.opMu.Unlock()
 	err := v.leave(size)
 	v.notRAM()
-	return errors.Join(err, v.parked.close(), unix.Munmap(v.mem), v.pages.close(), unix.Close(v.fd))
+	return errors.Join(err, unix.Munmap(v.mem), v.pages.close(), unix.Close(v.fd))
 }
 
 // begin starts an operation that uses the descriptor; on success v.opMu is to be

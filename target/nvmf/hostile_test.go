@@ -492,7 +492,7 @@ func TestSlowHosts(t *testing.T) {
 						t.Errorf("a host that stops behind %d bytes (goes on slowly: %v) is kept", n, slowly)
 					}
 				}()
-				tick := time.NewTicker(20 * time.Millisecond)
+				tick := time.NewTicker(given / 20) // what is missing is more than 20 bytes, everywhere
 				defer tick.Stop()
 				for at := n; ; {
 					select {

@@ -123,19 +123,24 @@ func TestGather(t *testing.T) {
 }
 
 // TestNothingWaitsForAPayload: what came before a write is carried out while its payload is
-// still on the way.
+// still on the way, that of a write which is refused, too.
 func TestNothingWaitsForAPayload(t *testing.T) {
-	l := newMemLUN(t, 1<<20)
+	const size, n = 1 << 20, 256 << 10
+	l := newMemLUN(t, size)
 	_, path := serveLUN(t, l)
 	c := connect(t, path, "vol")
-	const n = 256 << 10
 	payload := make([]byte, n)
-	c.write(slices.Concat(requestBytes(0, CmdRead, 1, 0, 512), requestBytes(0, CmdWrite, 2, 0, n), payload[:1000]))
-	if r := c.recv(512); r.cookie != 1 || r.errno != 0 {
-		t.Fatalf("the read: %+v", r)
-	}
-	c.write(payload[1000:])
-	if r := c.recv(0); r.cookie != 2 || r.errno != 0 {
-		t.Fatalf("the write: %+v", r)
+	for _, w := range []struct {
+		off   uint64
+		errno uint32
+	}{{0, 0}, {size, errNoSpace}} {
+		c.write(slices.Concat(requestBytes(0, CmdRead, 1, 0, 512), requestBytes(0, CmdWrite, 2, w.off, n), payload[:1000]))
+		if r := c.recv(512); r.cookie != 1 || r.errno != 0 {
+			t.Fatalf("the read: %+v", r)
+		}
+		c.write(payload[1000:])
+		if r := c.recv(0); r.cookie != 2 || r.errno != w.errno {
+			t.Fatalf("the write to %d: %+v", w.off, r)
+		}
 	}
 }

@@ -63,6 +63,9 @@ func (c *conn) request(in request) error {
 		}
 	}
 	c.rd.left = payload
+	if payload > c.rd.buffered() {
+		c.gather() // before waiting for the rest of it
+	}
 	if errno != 0 {
 		if err := c.rd.skip(payload); err != nil {
 			return err
@@ -88,9 +91,6 @@ func (c *conn) request(in request) error {
 	}
 	s.in, s.again = in, false
 	if payload > 0 {
-		if payload > c.rd.buffered() {
-			c.gather() // before waiting for the rest of it
-		}
 		c.now.slot = s
 		if err := c.rd.readInto(s.buf[:payload]); err != nil {
 			c.mu.Lock()

@@ -1,6 +1,13 @@
 package nvmf
 
-import "time"
+import (
+	"time"
+
+	"softiser/internal/nvme"
+)
+
+// Conn is the connection of the first I/O queue.
+func (a *Association) Conn() nvme.HostTransport { return a.io[0].tr }
 
 // Users is how many associations take part in the RDMA devices of the process.
 func Users() int { return devices.Users() }

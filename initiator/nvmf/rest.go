@@ -128,19 +128,22 @@ func (c *command) awaitsEvent() bool {
 	return c.req == nil && c.call != nil && c.SQE.Opcode() == nvme.AdminAsyncEvent && len(c.Data) == 0
 }
 
-// resume is Namespace.Resume.
+// resume is Namespace.Resume. A connection that is parked may ask idle with its lock held, so
+// that nothing is given to it with a queue's held before it goes on.
 func (a *Association) resume() {
+	for _, q := range a.queues() {
+		tr, _ := q.connection()
+		if p, ok := tr.(parkable); ok {
+			p.Unpark()
+		}
+	}
 	var gate chan struct{}
 	for _, q := range a.queues() {
 		q.mu.Lock()
 		if q.gate != nil {
 			gate, q.gate = q.gate, nil
 		}
-		p, _ := q.tr.(parkable)
 		q.mu.Unlock()
-		if p != nil {
-			p.Unpark()
-		}
 	}
 	a.mu.Lock()
 	a.resting = false
@@ -188,14 +191,15 @@ func (a *Association) carry() (*CarriedAssociation, error) {
 // add adds a queue, whose connection it returns.
 func (x *carriedState) add(q *queue) (fd int, err error) {
 	q.mu.Lock()
-	defer q.mu.Unlock()
+	tr := q.tr
 	k := carriedQueue{Limit: q.limit, Proves: q.proves}
 	for i := range q.cmds {
 		if c := &q.cmds[i]; c.state == cmdSent {
 			k.Event = append([]byte(nil), c.SQE[:]...)
 		}
 	}
-	switch tr := q.tr.(type) {
+	q.mu.Unlock() // see resume
+	switch tr := tr.(type) {
 	case *nvmetcp.Host:
 		k.TCP = new(nvmetcp.CarriedHost)
 		*k.TCP, fd, err = tr.Carry()

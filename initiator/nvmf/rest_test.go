@@ -16,6 +16,7 @@ import (
 	"softiser/initiator/blockio"
 	. "softiser/initiator/nvmf"
 	"softiser/internal/await"
+	"softiser/internal/nvme"
 )
 
 // toRest brings the association of a namespace to rest.
@@ -68,7 +69,7 @@ func TestAssociationCarried(t *testing.T) {
 func carriesAssociation(t *testing.T, change func(*Config)) {
 	addr, dev, _ := serve(t, nil)
 	cfg := config(addr)
-	cfg.KeepAlive, cfg.Path = 200*time.Millisecond, true
+	cfg.KeepAlive, cfg.Path = 2*time.Second, true // an answer that takes longer is a loss
 	change(&cfg)
 	var events []string
 	var resized atomic.Int64
@@ -145,7 +146,7 @@ func TestAssociationRests(t *testing.T) {
 		t.Run(tr.String(), func(t *testing.T) {
 			addr, _, _ := serve(t, nil)
 			cfg := config(addr)
-			cfg.Transport, cfg.KeepAlive = tr, time.Second
+			cfg.Transport, cfg.KeepAlive = tr, 10*time.Second
 			n := open(t, cfg)
 			for range 10 {
 				toRest(t, n)
@@ -167,6 +168,42 @@ func TestAssociationRests(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Who carries an association does not wait for a connection that waits for him: one that stands
+// looks again whether it may whenever somebody transmits.
+func TestCarriedBesideItsConnections(t *testing.T) {
+	addr, _, _ := serve(t, nil)
+	n := open(t, config(addr))
+	toRest(t, n)
+	tr := n.Association().Conn()
+	never := nvme.HostCommand{Slot: 3} // it is never sent, and has Push transmit nothing
+	never.SQE.Init(nvme.OpFlush, 1)
+	tr.Submit(&never)
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		for range 20000 {
+			if _, err := n.Carry(); err == nil {
+				t.Error("it is carried with something to say")
+				return
+			}
+		}
+	}()
+	await.True(t, "all attempts have ended", func() bool {
+		for range 100 {
+			tr.Push()
+		}
+		select {
+		case <-over:
+			return true
+		default:
+			return false
+		}
+	})
+	tr.Terminate(errors.New("enough"))
+	n.Resume()
+	await.True(t, "the loss is noticed", func() bool { return n.Stats().Losses > 0 })
 }
 
 // What cannot be carried says so and goes on; what does not belong to a configuration is refused.

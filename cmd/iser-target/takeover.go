@@ -31,7 +31,7 @@ type taking struct {
 
 // takeOver asks the process that serves the admin socket for what it has. Nothing of it is
 // touched before it is this process's, which it is when there is no error.
-func (a *app) takeOver(ctx context.Context, cfg *config.Config) (*taking, error) {
+func (a *app) takeOver(ctx context.Context, cfg *config.Config) (_ *taking, err error) {
 	if cfg.Admin.Socket == "" {
 		return nil, exit(exitUsage, errors.New("--takeover: no admin socket is configured, by which the running target could be asked (admin.socket, --socket)"))
 	}
@@ -47,13 +47,17 @@ func (a *app) takeOver(ctx context.Context, cfg *config.Config) (*taking, error)
 		return nil, fmt.Errorf("--takeover: %w", err)
 	}
 	t := &taking{Taken: offered, collects: holdCollector()}
+	defer func() {
+		if err != nil {
+			offered.Close()
+			t.collects()
+		}
+	}()
 	if err := t.understand(a, cfg); err != nil {
 		offered.Refuse(err)
-		offered.Close()
 		return nil, fmt.Errorf("--takeover: %w", err)
 	}
 	if err := offered.Accept(); err != nil {
-		offered.Close()
 		return nil, fmt.Errorf("--takeover: %w", err)
 	}
 	return t, nil

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"syscall"
@@ -248,6 +249,9 @@ func TestUpgradeFails(t *testing.T) {
 		if code == 0 || !strings.Contains(out, c.want) {
 			t.Fatalf("%v: %d\n%s", c.args, code, out)
 		}
+		if !collects() {
+			t.Fatal("no garbage is collected any more")
+		}
 		works()
 	}
 	if code, out := command(t, "serve", "--takeover", "--export", "m=memory,size=8MiB"); code != exitUsage {
@@ -309,6 +313,13 @@ func TestUpgradeCut(t *testing.T) {
 	if _, err := s.upgrade(); err != nil { // and the next one gets everything
 		t.Fatal(err)
 	}
+}
+
+// collects reports whether garbage is collected.
+func collects() bool {
+	percent := debug.SetGCPercent(100)
+	debug.SetGCPercent(percent)
+	return percent >= 0
 }
 
 func TestSuccessorArgs(t *testing.T) {

@@ -354,7 +354,10 @@ func startQemuIO(t *testing.T, url string) *qemuIO {
 	t.Helper()
 	path, err := exec.LookPath("qemu-io")
 	if err != nil {
-		t.Skip("qemu-io is not installed: qemu-utils, qemu-block-extra")
+		t.Skip("qemu-io is not installed: qemu-utils")
+	}
+	if out, _ := exec.Command(path, "-f", "raw", "-c", "quit", "iscsi://127.0.0.1:1/none/0").CombinedOutput(); bytes.Contains(out, []byte("Unknown protocol")) {
+		t.Skip("qemu has no driver for iSCSI here: qemu-block-extra")
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	t.Cleanup(cancel)

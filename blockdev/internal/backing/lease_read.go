@@ -121,11 +121,10 @@ func (m *mapped) learnRun(off, end int64) error {
 		if hole {
 			m.pages.set(off, n, pageHole)
 		} else {
-			there, err := m.fetch(off, n)
-			if err == nil && !there {
-				err = m.populateRead(off, n)
+			if err := m.fetch(off, n); err != nil {
+				return err
 			}
-			if err != nil {
+			if err := m.populateRead(off, n); err != nil {
 				return err
 			}
 			m.pages.set(off, n, pageData)

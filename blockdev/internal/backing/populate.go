@@ -10,28 +10,26 @@ import (
 // fetchMax is how long a read may be that is fetched by pread, bytes.
 const fetchMax = 16 << 10
 
-// follows is how much in front of a short read has to be known for it to be taken for one of a
-// stream, bytes. With less, reads at random of a store of which a part is known would be, too.
-const follows = 64 << 10
-
-// fetch has the file system read a short range as pread would, which is only what was asked for,
-// and reports whether it has. A fault on the mapping reads a window around the page, megabytes on
-// some devices, until a hundred of them have been in vain. Long reads, and those that go on behind
-// data that has been read, are served by that window, and so are all where it is not wide.
-func (m *mapped) fetch(off, n int64) (bool, error) {
-	if !m.wide || m.cfg.Volatile || n > fetchMax || off >= follows && m.pages.readable(off-follows, follows) {
-		return false, nil
+// fetch has the file system read a short range as pread would, which is only what was asked for.
+// A fault on the mapping reads a window around the page, megabytes on some devices, until a
+// hundred of them have been in vain; where it is wide, the fault is to find the page there. Long
+// reads, and those that go on behind data that has been read, are served by that window.
+func (m *mapped) fetch(off, n int64) error {
+	if !m.wide || m.cfg.Volatile || n > fetchMax {
+		return nil
+	}
+	if off > 0 {
+		if before, _ := m.pages.run(off-m.page, off); before != pageUnknown && before != pageHole {
+			return nil
+		}
 	}
 	n = min(n, m.size.Load()-off)
 	if n <= 0 {
-		return false, nil
+		return nil
 	}
 	scratch := fetched.Get().(*[fetchMax]byte)
 	defer fetched.Put(scratch)
-	if err := m.pread(scratch[:n], off); err != nil {
-		return false, err
-	}
-	return true, nil
+	return m.pread(scratch[:n], off)
 }
 
 // fetched is room for what fetch and readThrough read, which nobody looks at. It is not the pool's:

@@ -197,10 +197,11 @@ type Config struct {
 	// the LUN has its own.
 	Cache *blockio.Cache
 
-	// Carried is a session of another process to go on with instead of logging in, over plain
-	// TCP or iSER, with the names and the ISID that are configured here. Its descriptor is taken. What
-	// is wrong with it is an error; once it goes on, its loss is like any other.
-	Carried *CarriedSession
+	// Carried are the sessions of another process to go on with instead of logging in, as many as
+	// Sessions says, over plain TCP or iSER, with the names and the ISID that are configured here.
+	// Their descriptors are taken. What is wrong with one is an error; once it goes on, its loss is like
+	// any other.
+	Carried []*CarriedSession
 
 	// OnEvent, when set, is told what happens to sessions. It is called on
 	// their goroutines and must not block.

@@ -46,6 +46,15 @@ var (
 // take turns. Closing the LUN closes the sessions.
 func Open(ctx context.Context, cfg Config) (*LUN, error) {
 	cfg = cfg.withDefaults()
+	carried := cfg.Carried
+	defer func() {
+		for _, k := range carried {
+			k.Close() // nobody has taken it
+		}
+	}()
+	if n := len(carried); n > 0 && n != cfg.Sessions {
+		return nil, fmt.Errorf("%w: another process had %d of them, here they are %d", errNoRest, n, cfg.Sessions)
+	}
 	var paths []*Session
 	fail := func(err error) (*LUN, error) {
 		for _, s := range paths {
@@ -56,6 +65,9 @@ func Open(ctx context.Context, cfg Config) (*LUN, error) {
 	for i := range cfg.Sessions {
 		c := cfg
 		c.ISID[5] += byte(i) // the qualifier tells our sessions apart
+		if len(carried) > 0 {
+			c.Carried = carried[i : i+1]
+		}
 		s, err := Dial(ctx, c)
 		if err != nil {
 			return fail(err)

@@ -3,7 +3,6 @@ package initiator
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"time"
 
 	"softiser/internal/iscsitcp"
@@ -20,21 +19,46 @@ import (
 // restLook is how often Rest looks.
 const restLook = 200 * time.Microsecond
 
-// Rest brings the LUN's session to rest until Resume. With an error, which is also how it ends
-// for sessions that cannot be carried, it goes on. The caller has begun nothing that has not
+// Rest brings the LUN's sessions to rest until Resume. With an error, which is also how it ends
+// where one of them cannot be carried, they go on. The caller has begun nothing that has not
 // ended.
 func (l *LUN) Rest(ctx context.Context) error {
-	if len(l.paths) != 1 {
-		return fmt.Errorf("%w: there are %d", errNoRest, len(l.paths))
+	for i, s := range l.paths {
+		if err := s.restUntil(ctx); err != nil {
+			for _, before := range l.paths[:i] {
+				before.resume()
+			}
+			return err
+		}
 	}
-	return l.paths[0].restUntil(ctx)
+	return nil
 }
 
-// Resume lets the session go on as if nothing had happened.
-func (l *LUN) Resume() { l.paths[0].resume() }
+// Resume lets the sessions go on as if nothing had happened.
+func (l *LUN) Resume() {
+	for _, s := range l.paths {
+		s.resume()
+	}
+}
 
-// Carry returns the session, with a descriptor that is the caller's. Preconditions: Rest.
-func (l *LUN) Carry() (*CarriedSession, error) { return l.paths[0].carry() }
+// Carry returns the sessions, with descriptors that are the caller's. Preconditions: Rest.
+func (l *LUN) Carry() ([]*CarriedSession, error) {
+	var all []*CarriedSession
+	for _, s := range l.paths {
+		k, err := s.carry()
+		if err != nil {
+			for _, k := range all {
+				k.Close()
+			}
+			return nil, err
+		}
+		all = append(all, k)
+	}
+	return all, nil
+}
+
+// ISID is the session's, which recovery logs in with.
+func (s *Session) ISID() [6]byte { return s.cfg.ISID }
 
 // restUntil is Rest.
 func (s *Session) restUntil(ctx context.Context) error {

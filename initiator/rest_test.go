@@ -33,6 +33,7 @@ func TestSessionCarried(t *testing.T) {
 		"digests":      func(c *initiator.Config) { c.Transport, c.HeaderDigest = initiator.TransportTCP, []string{"CRC32C"} },
 		"stream login": func(c *initiator.Config) { c.StreamLogin = true },
 		"no CRC":       func(c *initiator.Config) { c.CRC = initiator.CRCOff },
+		"two sessions": func(c *initiator.Config) { c.Sessions = 2 },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -68,26 +69,30 @@ func carriesSession(t *testing.T, change func(*initiator.Config)) {
 			t.Fatal(err)
 		}
 		toRest(t, l)
-		k, err := l.Carry()
+		all, err := l.Carry()
 		if err != nil {
-			t.Fatal(err)
-		}
-		text, err := json.Marshal(k)
-		if err != nil {
-			t.Fatal(err)
-		}
-		got := &initiator.CarriedSession{FD: k.FD}
-		if err := errors.Join(json.Unmarshal(text, got), got.Check(1)); err != nil {
 			t.Fatal(err)
 		}
 		next := cfg
-		next.Carried = got
+		for _, k := range all {
+			text, err := json.Marshal(k)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := &initiator.CarriedSession{FD: k.FD}
+			if err := errors.Join(json.Unmarshal(text, got), got.Check(1)); err != nil {
+				t.Fatal(err)
+			}
+			next.Carried = append(next.Carried, got)
+		}
 		before = append(before, l)
 		if l, err = initiator.Open(t.Context(), next); err != nil {
 			t.Fatal(err)
 		}
-		if got.FD >= 0 {
-			t.Errorf("nobody has taken descriptor %d", got.FD)
+		for _, got := range next.Carried {
+			if got.FD >= 0 {
+				t.Errorf("nobody has taken descriptor %d", got.FD)
+			}
 		}
 		for k := range i + 1 {
 			b := make([]byte, 64<<10)
@@ -157,9 +162,7 @@ func sessionRests(t *testing.T, tr initiator.Transport) {
 func TestSessionsThatDoNotRest(t *testing.T) {
 	s := serve(t, 1<<20, nil)
 	roce := serveOver(t, initiator.TransportRoCE, 1<<20, nil)
-	two := s.config(initiator.TransportTCP)
-	two.Sessions = 2
-	for name, cfg := range map[string]initiator.Config{"RoCE": roce.config(initiator.TransportRoCE), "two sessions": two} {
+	for name, cfg := range map[string]initiator.Config{"RoCE": roce.config(initiator.TransportRoCE)} {
 		l := openLUN(t, cfg)
 		if err := l.Rest(t.Context()); err == nil {
 			t.Errorf("%s: it rests", name)
@@ -178,6 +181,7 @@ func TestSessionsThatDoNotRest(t *testing.T) {
 	for _, change := range []func(*initiator.Config){
 		func(c *initiator.Config) { c.ISID = [6]byte{0x80, 9} },
 		func(c *initiator.Config) { c.Transport = initiator.TransportISER },
+		func(c *initiator.Config) { c.Sessions = 2 },
 	} {
 		toRest(t, l)
 		k, err := l.Carry()
@@ -188,8 +192,8 @@ func TestSessionsThatDoNotRest(t *testing.T) {
 		next := cfg
 		change(&next)
 		next.Carried = k
-		if _, err := initiator.Open(t.Context(), next); err == nil || k.FD >= 0 {
-			t.Errorf("%v, descriptor %d", err, k.FD)
+		if _, err := initiator.Open(t.Context(), next); err == nil || k[0].FD >= 0 {
+			t.Errorf("%v, descriptor %d", err, k[0].FD)
 		}
 		if _, err := l.ReadAt(make([]byte, 512), 0); err != nil {
 			t.Error(err)

@@ -65,9 +65,9 @@ func Dial(ctx context.Context, cfg Config) (*Session, error) {
 		return nil, err
 	}
 	s := newSession(cfg)
-	connect, taken := s.connect, cfg.Carried != nil
+	connect, taken := s.connect, len(cfg.Carried) > 0
 	if taken {
-		connect = func(context.Context) (*conn, error) { return s.takeUp(cfg.Carried) }
+		connect = func(context.Context) (*conn, error) { return s.takeUp(cfg.Carried[0]) }
 	}
 	c, err := connect(ctx)
 	if err != nil {

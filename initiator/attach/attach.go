@@ -13,10 +13,9 @@ import (
 	"time"
 
 	"softiser/blockdev"
-	"softiser/initiator"
 	"softiser/initiator/blockio"
+	"softiser/initiator/multipath"
 	"softiser/initiator/nbd"
-	"softiser/initiator/nvmf"
 	"softiser/initiator/ublk"
 	"softiser/internal/handover"
 )
@@ -33,11 +32,12 @@ type LUN interface {
 // Nexus is by what a target knows the sessions of an attachment, and what these know of its
 // cache: the same for every process that serves the attachment.
 type Nexus struct {
-	ISID    [6]byte // of iSCSI sessions
-	Cache   *blockio.Cache
-	Session *initiator.CarriedSession // to go on with; nil: there is none. It is taken, or closed
-	// Association is the same over NVMe.
-	Association *nvmf.CarriedAssociation
+	ISID  [6]byte // of iSCSI sessions
+	Cache *blockio.Cache
+	// Carried are the paths to go on with; none: there is nothing. Open takes them. Other paths
+	// log in when After is closed.
+	Carried []*multipath.Carried
+	After   <-chan struct{}
 }
 
 // Options say how a volume is attached.

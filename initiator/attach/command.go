@@ -46,8 +46,8 @@ is killed, I/O waits, and the same command takes the device again.
 
 --upgrade replaces the process of an attachment by a new one (of a new version, say),
 which takes over the NBD sockets, the connections of clients and the kernel device:
-they see a pause. It goes on with the session to the target, if that is one path over
-plain TCP or iWARP, or logs in under the same names, so that reservations hold. If it
+they see a pause. It goes on with the sessions to the target over plain TCP or iWARP; any
+other path logs in again under the same names, so that reservations hold. If it
 cannot take over, the running one goes on as if nothing had happened, and the error says
 why. SIGUSR2 does the same, and so does --takeover, with
 the URL and the options that the running process has.
@@ -66,20 +66,21 @@ const example = `  iser-initiator attach iser://127.0.0.1/iqn.2026-11.softiser:d
   iser-initiator attach --detach /dev/nbd0`
 
 type command struct {
-	opt     Options
-	conn    *connflags.Options
-	version string
-	detach  bool
-	upgrade bool
-	binary  string
-	take    bool
-	force   bool
-	list    bool
-	daemon  bool
-	json    bool
-	pidfile string
-	log     string
-	timeout time.Duration
+	opt      Options
+	conn     *connflags.Options
+	version  string
+	detach   bool
+	upgrade  bool
+	binary   string
+	patience time.Duration
+	take     bool
+	force    bool
+	list     bool
+	daemon   bool
+	json     bool
+	pidfile  string
+	log      string
+	timeout  time.Duration
 }
 
 // Command returns "attach" for the command tree of iser-initiator, which has that version.
@@ -99,6 +100,7 @@ func Command(version string) *cobra.Command {
 	fs.BoolVar(&c.force, "force", false, "with --detach: also a device that is in use, and after --timeout without waiting for the target: what was not flushed is lost")
 	fs.BoolVar(&c.upgrade, "upgrade", false, "replace the process of an attachment by a new one, which goes on with what is open")
 	fs.StringVar(&c.binary, "binary", "", "with --upgrade: the program to start (default: that of the running process, as it is now under its name)")
+	fs.DurationVar(&c.patience, "patience", 0, "with --upgrade: so long may requests, and then the sessions to the target, take to come to rest; up to 1m (default 2s)")
 	fs.BoolVar(&c.take, takeoverName, false, "take the place of the process that serves the attachment of the URL (see --upgrade)")
 	fs.BoolVar(&c.list, "list", false, "list attachments")
 	fs.StringVar(&c.opt.Device, "device", "auto", "kernel device: auto (NBD, where possible), none, /dev/nbdN, ublk, or /dev/ublkbN")
@@ -132,6 +134,10 @@ func (c *command) run(cmd *cobra.Command, args []string) error {
 		return usage.Errorf("--force goes with --detach")
 	case c.binary != "" && !c.upgrade:
 		return usage.Errorf("--binary goes with --upgrade")
+	case c.patience != 0 && !c.upgrade:
+		return usage.Errorf("--patience goes with --upgrade")
+	case c.patience < 0 || c.patience > maxPatience:
+		return usage.Errorf("--patience %v: up to %v are possible", c.patience, maxPatience)
 	case c.upgrade:
 		return c.runUpgrade(cmd.Context(), out, args[0])
 	}
@@ -205,7 +211,7 @@ func (c *command) serve(ctx context.Context, out, stderr io.Writer, url string, 
 	}
 	opt.Open = func(ctx context.Context, n Nexus) (LUN, error) {
 		t := tuning
-		t.ISID, t.Cache, t.Session, t.Association = n.ISID, n.Cache, n.Session, n.Association
+		t.ISID, t.Cache, t.Carried, t.After = n.ISID, n.Cache, n.Carried, n.After
 		v, err := c.conn.Open(ctx, url, t)
 		if err != nil {
 			return nil, err
@@ -296,7 +302,7 @@ func (a *Attachment) upgradeOn(ctx context.Context, asked <-chan os.Signal) {
 
 // runUpgrade has the process of an attachment replaced.
 func (c *command) runUpgrade(ctx context.Context, out io.Writer, key string) error {
-	up, err := AskUpgrade(ctx, c.opt.Dir, connflags.Names(key), c.binary)
+	up, err := AskUpgrade(ctx, c.opt.Dir, connflags.Names(key), c.binary, c.patience)
 	switch {
 	case err != nil:
 		return err

@@ -10,6 +10,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"softiser/internal/handover"
@@ -43,7 +44,12 @@ type Upgrade struct {
 // upgradeRequest asks a process to start another one that takes its place.
 type upgradeRequest struct {
 	Binary string `json:"binary,omitempty"` // default: that of the running process, as it is now under its name
+	// Patience is how long requests, and then sessions, may take to come to rest; 0: restPatience.
+	Patience time.Duration `json:"patience_ns,omitempty"`
 }
+
+// limit is how long it may take until there is an answer.
+func (q *upgradeRequest) limit() time.Duration { return startPatience + 2*q.Patience }
 
 // Upgraded is what has come of it.
 type Upgraded struct {
@@ -62,6 +68,8 @@ type giving struct {
 	control *handover.Listener
 	path    string
 
+	patience atomic.Int64 // ns, upgradeRequest.Patience of the one that is under way
+
 	writing sync.Mutex // held while another process may write the record
 	others  *handover.Succession[Upgraded]
 	wg      sync.WaitGroup
@@ -73,6 +81,7 @@ func (g *giving) init(a *Attachment) {
 		g.exit = os.Exit
 	}
 	g.others = handover.NewSuccession[Upgraded]()
+	g.patience.Store(int64(restPatience))
 }
 
 // controlPath is where the control socket of a record's attachment is.
@@ -132,7 +141,7 @@ func (g *giving) upgradeFor(c unixConn) {
 	if err := json.NewDecoder(io.LimitReader(c, maxRequest)).Decode(&q); err != nil {
 		return
 	}
-	_ = c.SetDeadline(time.Now().Add(startPatience + readyPatience))
+	_ = c.SetDeadline(time.Now().Add(q.limit() + readyPatience))
 	up, over, err := g.upgrade(q)
 	if err != nil {
 		up.Error = err.Error()
@@ -146,7 +155,14 @@ func (g *giving) upgradeFor(c unixConn) {
 // upgrade starts a process that takes this one's place, and waits for what comes of it. When
 // there is no error this process ends after over.
 func (g *giving) upgrade(q upgradeRequest) (up Upgraded, over func(), err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), startPatience)
+	if q.Patience < 0 || q.Patience > maxPatience {
+		return up, nil, fmt.Errorf("--patience %v: up to %v are possible", q.Patience, maxPatience)
+	}
+	if q.Patience > 0 {
+		g.patience.Store(int64(q.Patience))
+		defer g.patience.Store(int64(restPatience))
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), q.limit())
 	defer cancel()
 	return g.others.Start(ctx, handover.Program{Binary: q.Binary, Args: g.a.opt.Upgrade.Args, Told: "its messages tell"})
 }
@@ -190,8 +206,9 @@ func dialControl(ctx context.Context, path, word string) (unixConn, error) {
 }
 
 // AskUpgrade has the process of the attachment that key names replaced by a new one. binary is
-// the program; empty: the one that runs, as it is now under its name.
-func AskUpgrade(ctx context.Context, dir, key, binary string) (up Upgraded, err error) {
+// the program; empty: the one that runs, as it is now under its name. patience is how long requests,
+// and then sessions, may take to come to rest; 0: two seconds.
+func AskUpgrade(ctx context.Context, dir, key, binary string, patience time.Duration) (up Upgraded, err error) {
 	r, err := Find(dir, key)
 	switch {
 	case err != nil:
@@ -208,14 +225,15 @@ func AskUpgrade(ctx context.Context, dir, key, binary string) (up Upgraded, err 
 		return up, err
 	}
 	defer c.Close()
+	q := upgradeRequest{Binary: binary, Patience: patience}
 	end, ok := ctx.Deadline()
 	if !ok {
-		end = time.Now().Add(startPatience + 2*readyPatience)
+		end = time.Now().Add(q.limit() + 2*readyPatience)
 	}
 	if err := c.SetDeadline(end); err != nil {
 		return up, err
 	}
-	if err := json.NewEncoder(c).Encode(upgradeRequest{binary}); err != nil {
+	if err := json.NewEncoder(c).Encode(q); err != nil {
 		return up, err
 	}
 	if err := json.NewDecoder(io.LimitReader(c, maxRequest)).Decode(&up); err != nil {

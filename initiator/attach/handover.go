@@ -3,6 +3,7 @@ package attach
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -21,7 +22,7 @@ import (
 // stateVersion is that of handedOver. One that a process of this version reads differs from
 // it by one at most; whoever changes the struct so that an older process would misread it
 // counts on, and keeps reading what the version before wrote.
-const stateVersion = 2
+const stateVersion = 3
 
 // handedOver is what a process tells the one that takes its place. Files are indices of the
 // descriptors that come with it.
@@ -44,43 +45,48 @@ type handedVolume struct {
 	ISID  [6]byte              `json:"isid"`
 	Cache blockio.CarriedCache `json:"cache"`
 	Wait  time.Duration        `json:"wait"` // before it is opened without a session, Options.Time2Wait
-	// Session is the one to the target, if that has come to rest.
-	Session *initiator.CarriedSession `json:"session,omitempty"`
-	// Association is the same over NVMe.
-	Association *nvmf.CarriedAssociation `json:"association,omitempty"`
+	// Paths are all of them, if one of them goes on.
+	Paths []*multipath.Carried `json:"paths,omitempty"`
+
+	// What version 2 has in the place of Paths: the only one.
+	Session     *initiator.CarriedSession `json:"session,omitempty"`
+	Association *nvmf.CarriedAssociation  `json:"association,omitempty"`
 }
 
 // goesOn reports whether there is something that nobody has to log in for.
-func (v *handedVolume) goesOn() bool { return v.Session != nil || v.Association != nil }
+func (v *handedVolume) goesOn() bool { return len(v.Paths) > 0 }
+
+// maxPaths bounds the paths of a volume that come from another process.
+const maxPaths = 256
 
 // check says what is wrong with the way to the target, and makes it one without descriptors.
 func (v *handedVolume) check(files int) error {
-	if k := v.Session; k != nil {
+	if v.Session != nil || v.Association != nil {
+		k := &multipath.Carried{Association: v.Association}
+		if v.Session != nil {
+			k.Sessions = []*initiator.CarriedSession{v.Session}
+		}
+		v.Paths, v.Session, v.Association = []*multipath.Carried{k}, nil, nil
+	}
+	if n := len(v.Paths); n > maxPaths {
+		return fmt.Errorf("%d paths; %d is the limit", n, maxPaths)
+	}
+	for _, k := range v.Paths {
+		if k == nil {
+			return errors.New("a path to the volume is missing")
+		}
 		if err := k.Check(files); err != nil {
 			return err
 		}
-		k.FD = -1
-	}
-	if k := v.Association; k != nil {
-		return k.Check(files)
 	}
 	return nil
 }
 
 // receive takes the descriptors of the way to the target.
-func (v *handedVolume) receive(file func(int) (int, error)) (err error) {
-	if k := v.Session; k != nil {
-		if k.FD, err = file(k.File); err != nil {
+func (v *handedVolume) receive(file func(int) (int, error)) error {
+	for _, k := range v.Paths {
+		if err := k.Receive(file); err != nil {
 			return err
-		}
-	}
-	if k := v.Association; k != nil {
-		for _, at := range k.Files {
-			fd, err := file(at)
-			if err != nil {
-				return err
-			}
-			k.FDs = append(k.FDs, fd)
 		}
 	}
 	return nil
@@ -88,13 +94,33 @@ func (v *handedVolume) receive(file func(int) (int, error)) (err error) {
 
 // close gives back what nobody has taken of the way to the target.
 func (v *handedVolume) close() {
-	if v.Session != nil {
-		v.Session.Close()
+	for _, k := range v.Paths {
+		k.Close()
 	}
-	if v.Association != nil {
-		v.Association.Close()
+	v.Paths = nil
+}
+
+// sessions says which sessions to the target are handed over, and which paths log in.
+func (v *handedVolume) sessions() (carried string, login []string) {
+	n, paths := 0, 0
+	for _, k := range v.Paths {
+		if !k.GoesOn() {
+			login = append(login, "the path "+k.Name+", which logs in again")
+			continue
+		}
+		n += max(len(k.Sessions), 1)
+		paths++
 	}
-	v.Session, v.Association = nil, nil
+	switch {
+	case n == 0:
+	case len(v.Paths) > 1:
+		carried = fmt.Sprintf("the sessions of %d of %d paths to the target", paths, len(v.Paths))
+	case n > 1:
+		carried = fmt.Sprintf("%d sessions to the target", n)
+	default:
+		carried = "the session to the target"
+	}
+	return carried, login
 }
 
 // carrier is a volume whose session may go over: what it is not has another process log in.
@@ -107,18 +133,20 @@ type carrier interface {
 func (o *offering) carry(c carrier) (err error) {
 	v := &o.state.Volume
 	switch c := c.(type) {
-	case *initiator.LUN:
-		if v.Session, err = c.Carry(); err == nil {
-			v.Session.File = o.Add(v.Session.FD)
-		}
-	case *nvmf.Namespace:
-		if v.Association, err = c.Carry(); err == nil {
-			for _, fd := range v.Association.FDs {
-				v.Association.Files = append(v.Association.Files, o.Add(fd))
-			}
-		}
+	case blockio.Path:
+		k := new(multipath.Carried)
+		err = k.Carry(c)
+		v.Paths = []*multipath.Carried{k}
+	case *multipath.Volume:
+		v.Paths, err = c.Carry()
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	for _, k := range v.Paths {
+		k.Send(o.Add)
+	}
+	return nil
 }
 
 // carrier is the volume, if its session can go over.
@@ -131,18 +159,14 @@ func (a *Attachment) carrier() carrier {
 		}
 		lun = *v
 	}
-	if mp, ok := lun.(*multipath.Volume); ok {
-		c, _ := mp.Only().(carrier)
-		return c
-	}
 	c, _ := lun.(carrier)
 	return c
 }
 
-// How long the steps of a handover may take.
+// How long the steps of a handover may take, where --patience does not say more.
 const (
-	restPatience  = 2 * time.Second  // for requests under way
-	idlePatience  = 2 * time.Second  // for a session without any
+	restPatience  = 2 * time.Second  // for requests under way, and then for sessions without any
+	maxPatience   = time.Minute      // the longest --patience
 	startPatience = 30 * time.Second // for a new process, from its start until it is ready
 	readyPatience = 10 * time.Second // for one that has been offered everything
 )
@@ -157,8 +181,9 @@ type offering struct {
 	under int // requests under way, which the next process is to repeat
 }
 
-// freeze brings the attachment to rest and collects what it has. With an error it goes on.
-func (a *Attachment) freeze(began time.Time) (_ *offering, err error) {
+// freeze brings the attachment to rest and collects what it has. With an error it goes on. Requests
+// and then sessions get so much time for it.
+func (a *Attachment) freeze(began time.Time, patience time.Duration) (_ *offering, err error) {
 	if a.ublk != nil && !a.opt.Recover {
 		return nil, fmt.Errorf("%s would end with this process: the way to its volume (NVMe, --all-portals) gives no device that outlives it", a.Record.Device)
 	}
@@ -168,7 +193,7 @@ func (a *Attachment) freeze(began time.Time) (_ *offering, err error) {
 			a.thaw()
 		}
 	}()
-	ctx, cancel := context.WithTimeout(context.Background(), restPatience)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	if a.ublk != nil {
 		a.ublk.Hold()
@@ -181,10 +206,10 @@ func (a *Attachment) freeze(began time.Time) (_ *offering, err error) {
 		under += a.ublk.Rest(ctx)
 	}
 	if under > 0 && !a.opt.Replays {
-		return nil, fmt.Errorf("%d requests have not ended within %v, and by this way to the volume (several paths, NVMe) they cannot be repeated by another process: try again when the target answers", under, restPatience)
+		return nil, fmt.Errorf("%d requests have not ended within %v, and by this way to the volume (several paths, NVMe) they cannot be repeated by another process: try again when the target answers", under, patience)
 	}
 	if c := a.carrier(); under == 0 && c != nil {
-		still, cancel := context.WithTimeout(context.Background(), idlePatience)
+		still, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
 		if c.Rest(still) == nil {
 			a.still = c
@@ -263,7 +288,8 @@ func (a *Attachment) collect(o *offering) error {
 		return err
 	}
 	carried.Files(func(fd, index *int) { *index = o.Add(*fd) })
-	s.NBD, s.Closed = carried, left
+	_, login := s.Volume.sessions()
+	s.NBD, s.Closed = carried, append(left, login...)
 	return nil
 }
 
@@ -278,8 +304,8 @@ func (o *offering) carried() (all []string) {
 	if n := len(s.NBD.Conns); n > 0 {
 		all = append(all, fmt.Sprintf("%d NBD connections", n))
 	}
-	if s.Volume.goesOn() {
-		all = append(all, "the session to the target")
+	if what, _ := s.Volume.sessions(); what != "" {
+		all = append(all, what)
 	}
 	if o.under > 0 {
 		all = append(all, fmt.Sprintf("%d requests, to be done once more", o.under))
@@ -373,9 +399,10 @@ func sameDevice(option, is string) bool {
 func (g *giving) give(c unixConn) (up Upgraded, given bool, err error) {
 	up.Old, up.New = os.Getpid(), handover.Peer(c)
 	var began time.Time
-	given, err = handover.Give(c, stateVersion, handover.Patience{Hello: wordPatience, Ready: readyPatience}, func() (*handover.Offer, error) {
+	patience := time.Duration(g.patience.Load())
+	given, err = handover.Give(c, stateVersion, handover.Patience{Hello: wordPatience, Ready: max(readyPatience, patience)}, func() (*handover.Offer, error) {
 		began = time.Now()
-		o, err := g.a.freeze(began)
+		o, err := g.a.freeze(began, patience)
 		if err != nil {
 			return nil, err
 		}

@@ -21,7 +21,8 @@ type reopened struct {
 	opt   *Options
 	nexus Nexus
 	was   *handedVolume
-	lost  chan<- error // gets why the volume cannot be had at all
+	lost  chan<- error  // gets why the volume cannot be had at all
+	gone  chan struct{} // closed when the other process has ended
 
 	vol atomic.Pointer[LUN] // nil: it is not there yet
 
@@ -44,7 +45,9 @@ type watcher struct {
 }
 
 func newReopened(a *Attachment, was *handedVolume) *reopened {
-	r := &reopened{opt: &a.opt, nexus: a.nexus, was: was, lost: a.lost, settled: make(chan struct{}), watchers: map[int]*watcher{}}
+	r := &reopened{
+		opt: &a.opt, nexus: a.nexus, was: was, lost: a.lost, gone: make(chan struct{}), settled: make(chan struct{}), watchers: map[int]*watcher{},
+	}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 	return r
 }
@@ -62,7 +65,7 @@ func (r *reopened) open() { r.wg.Go(r.run) }
 func (r *reopened) run() {
 	carried := r.was.goesOn()
 	if !carried {
-		pause.For(r.ctx, r.was.Wait)
+		r.mayLogIn()
 	}
 	begun, said := time.Now(), ""
 	for wait := firstReopen; r.ctx.Err() == nil; wait = min(2*wait, maxReopen) {
@@ -83,10 +86,20 @@ func (r *reopened) run() {
 			r.fail(fmt.Errorf("%w: %w", blockio.ErrSessionLost, err))
 		}
 		if carried { // it was lost
-			carried, wait = false, max(wait, r.was.Wait)
+			carried = false
+			r.mayLogIn()
 		}
 		pause.For(r.ctx, wait)
 	}
+}
+
+// mayLogIn waits until a login ends no session of the other process any more, and Time2Wait.
+func (r *reopened) mayLogIn() {
+	select {
+	case <-r.gone:
+	case <-r.ctx.Done():
+	}
+	pause.For(r.ctx, r.was.Wait)
 }
 
 // errOther is a volume that is not the one that the process before had.
@@ -95,8 +108,8 @@ var errOther = errors.New("another volume is there")
 // attempt opens the volume once.
 func (r *reopened) attempt() error {
 	n := r.nexus
-	n.Session, n.Association = r.was.Session, r.was.Association
-	defer r.was.close() // what nobody has taken; other attempts log in
+	n.Carried, n.After = r.was.Paths, r.gone
+	r.was.Paths = nil // other attempts log in
 	vol, err := r.opt.Open(r.ctx, n)
 	if err != nil {
 		return err

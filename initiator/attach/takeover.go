@@ -36,7 +36,7 @@ func TakeOver(ctx context.Context, opt Options, program string) (_ *Attachment, 
 	if err != nil {
 		return nil, fmt.Errorf("--takeover: no process that could be asked serves an attachment of %s: %w", opt.URL, err)
 	}
-	offered, err := handover.Take(c, program, stateVersion, restPatience+readyPatience)
+	offered, err := handover.Take(c, program, stateVersion, 2*maxPatience+readyPatience)
 	if err != nil {
 		return nil, fmt.Errorf("--takeover: %w", err)
 	}
@@ -176,22 +176,16 @@ func (t *taking) begin(path string) (err error) {
 	if t.nbd != nil {
 		a.keepNBD(t.nbd)
 	}
-	ended, carried := make(chan struct{}), t.offer.Volume.goesOn()
-	if carried {
-		t.vol.open()
-	}
+	t.vol.open()
 	go func() {
-		defer close(ended)
+		defer close(t.vol.gone)
 		if err := t.Gone(readyPatience); err != nil && a.opt.OnError != nil {
 			a.opt.OnError(err)
 		}
 		t.Close()
-		if !carried { // a login would end the session that the old process has
-			t.vol.open()
-		}
 	}()
 	if kindOf(r.Device) == deviceUblk {
-		<-ended // the driver gives the device to nobody before
+		<-t.vol.gone // the driver gives the device to nobody before
 		d, err := ublk.Recover(context.Background(), r.Device, a.lun)
 		if err != nil {
 			_ = t.ln.Close()

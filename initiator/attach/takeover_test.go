@@ -290,6 +290,7 @@ func TestReopened(t *testing.T) {
 	}
 	a := newAttachment(opt)
 	r := newReopened(a, &handedVolume{Names: l.Names(), Info: l.Info()})
+	close(r.gone)
 	resized := 0
 	defer r.OnResize(func(blockdev.Info) { resized++ })()
 	ended := make(chan *blockio.Request, 1)
@@ -322,6 +323,7 @@ func TestReopenedIsAnother(t *testing.T) {
 	l := &fakeLUN{data: make([]byte, 1<<20)}
 	a := newAttachment(options(t, l))
 	r := newReopened(a, &handedVolume{Names: []string{"naa.other"}, Info: l.Info()})
+	close(r.gone)
 	ended := make(chan *blockio.Request, 1)
 	q := &blockio.Request{Op: blockio.OpRead, Buf: make([]byte, 512), Done: func(q *blockio.Request) { ended <- q }}
 	r.SubmitBatch([]*blockio.Request{q})

@@ -66,6 +66,10 @@ func (x *attached) listed() Record {
 	return live[0]
 }
 
+// patient are options of an attachment that waits for a target which gets little of the processor,
+// and makes no second connection to see whether it is there.
+var patient = []string{"--silence-probe=-1s", "--noop-interval=-1s", "--keep-alive-tmo=0"}
+
 // Ten upgrades under a verified load over one connection: no error, no second connection of the
 // client, none to the target either, and the volume is reached under the same names. What the
 // pauses were is logged.
@@ -75,17 +79,13 @@ func TestUpgradeUnderLoad(t *testing.T) {
 			t.Parallel()
 			target := e2e.StartTarget(t, "64MiB")
 			way := loopback.NewProxy(t, target.Addr)
-			// A target that gets little of the processor is not probed, by another connection.
-			x := attachProgram(t, strings.Replace(target.URL(scheme), target.Addr, way.Addr, 1), "--silence-probe=-1s")
+			x := attachProgram(t, strings.Replace(target.URL(scheme), target.Addr, way.Addr, 1), patient...)
 			l := startLoad(t, "unix", x.rec.Socket, 0, 16)
 			pid, logins := x.rec.PID, way.Taken()
 			for i := range 10 {
 				before := l.done.Load()
 				await.True(t, "the load goes on", func() bool { return l.done.Load() > before+50 })
-				var up Upgraded
-				if err := json.Unmarshal([]byte(x.run("--upgrade", "--json", x.url)), &up); err != nil {
-					t.Fatal(err)
-				}
+				up := x.upgrade()
 				if up.Old != pid || up.New == pid || up.New == 0 || len(up.Closed) != 0 || !slices.Contains(up.Carried, "1 NBD connections") || !slices.Contains(up.Carried, "the session to the target") {
 					t.Fatalf("upgrade %d of process %d: %+v", i, pid, up)
 				}
@@ -100,10 +100,7 @@ func TestUpgradeUnderLoad(t *testing.T) {
 			if n := way.Taken(); n != logins {
 				t.Errorf("%d connections were made to the target; there were %d before the upgrades", n-logins, logins)
 			}
-			if err := l.end(); err != nil {
-				log, _ := os.ReadFile(filepath.Join(x.dir, "log"))
-				t.Fatalf("%v\n%s", err, log)
-			}
+			x.end(l)
 			t.Logf("%d requests, the longest pauses: %v", l.done.Load(), l.pauses(10))
 			if out := x.run("--detach", x.url); !strings.Contains(out, "is detached") {
 				t.Error(out)
@@ -112,6 +109,120 @@ func TestUpgradeUnderLoad(t *testing.T) {
 				t.Errorf("left behind: %v", left)
 			}
 		})
+	}
+}
+
+// The sessions of several paths, or several over one path, go over as well: the target sees no
+// connection, and the load goes on over all of them.
+func TestUpgradeSeveralSessions(t *testing.T) {
+	for name, tt := range map[string]struct {
+		schemes []string // of the paths, each through a way of its own
+		options []string
+		carried string
+	}{
+		"iSCSI":        {[]string{"iser", "iscsi"}, nil, "the sessions of 2 of 2 paths to the target"},
+		"NVMe":         {[]string{"nvme+tcp", "nvme+rdma"}, nil, "the sessions of 2 of 2 paths to the target"},
+		"two sessions": {[]string{"iscsi"}, []string{"--nr-sessions=2"}, "2 sessions to the target"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			target := e2e.StartTarget(t, "16MiB")
+			var urls []string
+			var ways []*loopback.Proxy
+			for _, scheme := range tt.schemes {
+				way := loopback.NewProxy(t, target.Addr)
+				ways = append(ways, way)
+				urls = append(urls, strings.Replace(target.URL(scheme), target.Addr, way.Addr, 1))
+			}
+			x := attachProgram(t, strings.Join(urls, ","), slices.Concat(patient, tt.options, []string{"--path-check=1m"})...)
+			l := startLoad(t, "unix", x.rec.Socket, 0, 8)
+			var logins []int
+			for _, way := range ways {
+				logins = append(logins, way.Taken())
+			}
+			for range 3 {
+				if up := x.upgrade(); len(up.Closed) != 0 || !slices.Contains(up.Carried, tt.carried) {
+					t.Fatalf("%+v", up)
+				}
+				did, moved := l.done.Load(), ways[len(ways)-1].Moved()
+				await.True(t, "the load goes on, over the last path too", func() bool {
+					return l.done.Load() > did+50 && ways[len(ways)-1].Moved() > moved+64<<10
+				})
+			}
+			for i, way := range ways {
+				if n := way.Taken(); n != logins[i] {
+					t.Errorf("path %d: %d connections were made to the target; there were %d before the upgrades", i, n-logins[i], logins[i])
+				}
+			}
+			x.end(l)
+		})
+	}
+}
+
+// The paths that a target has told of (--all-portals) go over, and the target is not asked again.
+func TestUpgradeAllPortals(t *testing.T) {
+	target := e2e.StartTarget(t, "16MiB", "--listen", loopback.FreeAddr(t))
+	x := attachProgram(t, target.URL("iscsi"), append([]string{"--all-portals", "--path-check=1m"}, patient...)...)
+	l := startLoad(t, "unix", x.rec.Socket, 0, 8)
+	await.True(t, "both paths are there", func() bool { return len(target.Sessions()) == 2 })
+	before := target.Sessions()
+	for range 2 {
+		if up := x.upgrade(); len(up.Closed) != 0 || !slices.Contains(up.Carried, "the sessions of 2 of 2 paths to the target") {
+			t.Fatalf("%+v", up)
+		}
+		did := l.done.Load()
+		await.True(t, "the load goes on", func() bool { return l.done.Load() > did+50 })
+	}
+	if after := target.Sessions(); !slices.Equal(after, before) {
+		t.Errorf("the target has the sessions %q; it had %q", after, before)
+	}
+	x.end(l)
+}
+
+// A path that is down while the process is replaced logs in when it is there again; nobody
+// waits for it.
+func TestUpgradePathDown(t *testing.T) {
+	target := e2e.StartTarget(t, "16MiB")
+	up, down := loopback.NewProxy(t, target.Addr), loopback.NewProxy(t, target.Addr)
+	url := target.URL("iser")
+	x := attachProgram(t, strings.Replace(url, target.Addr, up.Addr, 1)+","+strings.Replace(url, target.Addr, down.Addr, 1), append([]string{"--path-check=100ms", "--path-fence=none"}, patient...)...)
+	l := startLoad(t, "unix", x.rec.Socket, 0, 8)
+	before := up.Taken()
+	down.Deaf(t)
+	down.Cut()
+	await.True(t, "the path is lost", func() bool { return strings.Contains(x.listed().Reason, down.Addr) })
+	got := x.upgrade()
+	if !slices.Contains(got.Carried, "the sessions of 1 of 2 paths to the target") || len(got.Closed) != 1 || !strings.Contains(got.Closed[0], down.Addr) {
+		t.Errorf("%+v", got)
+	}
+	did := l.done.Load()
+	await.True(t, "the load goes on", func() bool { return l.done.Load() > did+50 })
+	taken := down.Taken()
+	down.Hear()
+	await.True(t, "the path logs in", func() bool { return down.Taken() > taken })
+	moved := down.Moved()
+	await.True(t, "it is used", func() bool { return down.Moved() > moved+256<<10 })
+	if n := up.Taken(); n != before {
+		t.Errorf("the path that was up has made %d connections", n-before)
+	}
+	x.end(l)
+}
+
+// upgrade replaces the process of the attachment.
+func (x *attached) upgrade() (up Upgraded) {
+	x.t.Helper()
+	if err := json.Unmarshal([]byte(x.run("--upgrade", "--patience=1m", "--json", x.url)), &up); err != nil {
+		x.t.Fatal(err)
+	}
+	return up
+}
+
+// end ends a load, which must have seen no error.
+func (x *attached) end(l *load) {
+	x.t.Helper()
+	if err := l.end(); err != nil {
+		log, _ := os.ReadFile(filepath.Join(x.dir, "log"))
+		x.t.Fatalf("%v\n%s", err, log)
 	}
 }
 

@@ -214,12 +214,12 @@ type Tuning struct {
 	// ISID names the sessions of iSCSI paths, the last byte but one counting these, unless an
 	// option does. Zero: random ones.
 	ISID [6]byte
-	// Session and Association are of another process, to go on with where there is one path,
-	// and one session; they are taken, or stay the caller's to close.
-	Session     *initiator.CarriedSession
-	Association *nvmf.CarriedAssociation
-	Cache       *blockio.Cache // the account of what the volume has acknowledged; nil: a new one
-	Changed     func()         // called when the way to the volume may have changed; must not block
+	// Carried are the paths of another process to go on with, all that it had; none: there is
+	// nothing to go on with. Open takes them. The other paths log in when After is closed.
+	Carried []*multipath.Carried
+	After   <-chan struct{}
+	Cache   *blockio.Cache // the account of what the volume has acknowledged; nil: a new one
+	Changed func()         // called when the way to the volume may have changed; must not block
 }
 
 func (t *Tuning) apply(w way) {
@@ -296,6 +296,12 @@ func (o *Options) Patience(url string) time.Duration {
 // Open opens the volume at url: over one path as a session does that waits for its target
 // to come back, over several as package multipath does.
 func (o *Options) Open(ctx context.Context, url string, t Tuning) (blockio.Volume, error) {
+	left := t.Carried
+	defer func() {
+		for _, k := range left {
+			k.Close()
+		}
+	}()
 	ws, err := o.ways(url)
 	mp, perr := o.path.config()
 	if err := errors.Join(err, perr); err != nil {
@@ -305,17 +311,24 @@ func (o *Options) Open(ctx context.Context, url string, t Tuning) (blockio.Volum
 		t.apply(w)
 		t.name(w, i)
 	}
+	if n := len(t.Carried); n > 0 && n != len(ws) && !o.path.all {
+		return nil, fmt.Errorf("%d paths of another process lead to the volume, and %d from here", n, len(ws))
+	}
 	switch w := ws[0]; {
 	case len(ws) > 1 || o.path.all:
 	case w.lun != nil:
-		w.lun.Carried = t.Session
+		if len(t.Carried) > 0 {
+			w.lun.Carried = t.Carried[0].Sessions
+		}
 		l, err := initiator.Open(ctx, *w.lun)
 		if err != nil {
 			return nil, err
 		}
 		return l, nil
 	case !t.KeepTrying:
-		w.host.Carried = t.Association
+		if len(t.Carried) > 0 {
+			w.host.Carried = t.Carried[0].Association
+		}
 		n, err := nvmf.Open(ctx, *w.host)
 		if err != nil {
 			return nil, err
@@ -324,19 +337,11 @@ func (o *Options) Open(ctx context.Context, url string, t Tuning) (blockio.Volum
 	default:
 		// An association that has failed does not come back; the only path to a volume does.
 		mp.NoPathRetry = w.host.CtrlLossTimeout
-		w.host.Carried = t.Association
 	}
-	for _, w := range ws {
-		if !o.path.all {
-			mp.Paths = append(mp.Paths, w.dialer())
-			continue
-		}
-		found, err := multipath.Portals(ctx, *w.lun)
-		if err != nil {
-			return nil, err
-		}
-		mp.Paths = append(mp.Paths, found...)
+	if mp.Paths, err = o.dialers(ctx, ws, t.Carried); err != nil {
+		return nil, err
 	}
+	mp.After, left = t.After, nil
 	// A path's own events come before the volume has drawn its conclusions from them.
 	mp.OnEvent = also(func(s string) { fmt.Fprintln(o.events(), s) }, t.Changed)
 	mp.Cache = t.Cache
@@ -345,4 +350,34 @@ func (o *Options) Open(ctx context.Context, url string, t Tuning) (blockio.Volum
 		return nil, err
 	}
 	return v, nil
+}
+
+// dialers are those of the paths to a volume, with what another process had of them.
+func (o *Options) dialers(ctx context.Context, ws []way, carried []*multipath.Carried) (all []multipath.Dialer, err error) {
+	switch {
+	case !o.path.all:
+		for _, w := range ws {
+			all = append(all, w.dialer())
+		}
+	case len(carried) > 0 && len(ws) == 1: // its target has been asked for its portals
+		for _, k := range carried {
+			all = append(all, multipath.Found(*ws[0].lun, k))
+		}
+	default:
+		for _, w := range ws {
+			found, err := multipath.Portals(ctx, *w.lun)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, found...)
+		}
+	}
+	for i, k := range carried {
+		if len(all) == len(carried) && k.GoesOn() {
+			all[i].Carried = k
+		} else {
+			k.Close()
+		}
+	}
+	return all, nil
 }

@@ -90,6 +90,9 @@ type Config struct {
 	CheckInterval time.Duration
 	// Cache is the account of what the volume has acknowledged. Nil: a new one.
 	Cache *blockio.Cache
+	// After, where it is not nil, is closed when the process whose paths some Dialers go on with
+	// has ended: no other path logs in before.
+	After <-chan struct{}
 	// OnEvent, when set, is told what happens to paths, one line each. It must not block.
 	OnEvent func(string)
 }

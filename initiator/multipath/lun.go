@@ -9,11 +9,22 @@ import (
 
 // LUN is a path over iSER or iSCSI.
 func LUN(cfg initiator.Config) Dialer {
-	return dialer(cfg.URL(), cfg.OnEvent, func(ctx context.Context, cache *blockio.Cache, told func(initiator.Event)) (blockio.Path, error) {
+	d := dialer(cfg.URL(), cfg.OnEvent, func(ctx context.Context, h Hooks, told func(initiator.Event)) (blockio.Path, error) {
 		c := cfg
-		c.Path, c.Cache, c.OnEvent = true, cache, told
+		c.Path, c.Cache, c.OnEvent = true, h.Cache, told
+		if h.Carried != nil {
+			c.Carried = h.Carried.Sessions
+		}
 		return opened(initiator.Open(ctx, c))
 	})
+	d.portal = Portal{Address: cfg.Address, ISID: cfg.ISID}
+	return d
+}
+
+// Found is LUN for a path of which another process has said where Portals had found it.
+func Found(cfg initiator.Config, k *Carried) Dialer {
+	cfg.Address, cfg.ISID = k.Portal.Address, k.Portal.ISID
+	return LUN(cfg)
 }
 
 // Portals returns a path through every portal that the target of cfg tells of

@@ -19,7 +19,11 @@ type path struct {
 	index int
 	dial  Dialer
 	wake  chan struct{} // makes the keeper look; one slot
+	turn  chan struct{} // full while the keeper does something, or must not (Volume.Rest); one slot
 	vol   blockio.Path  // nil until it has been opened; then it stays
+
+	carried *Carried // to go on with; the keeper's
+	rest    rest     // of Rest and Resume
 
 	outstanding atomic.Int32 // requests that it carries
 
@@ -62,7 +66,7 @@ func (p *path) nudge() {
 
 // open makes one attempt.
 func (p *path) open(ctx context.Context) error {
-	vol, err := p.dial.Open(ctx, Hooks{Cache: p.v.cache, Changed: p.nudge})
+	vol, err := p.connect(ctx)
 	if err == nil {
 		if err = p.v.admit(vol); err != nil {
 			err = errors.Join(err, vol.Close())
@@ -82,6 +86,22 @@ func (p *path) open(ctx context.Context) error {
 		vol.OnResize(func(blockdev.Info) { p.nudge() })
 	}
 	return err
+}
+
+// connect opens the path, with what another process had of it if there is something.
+func (p *path) connect(ctx context.Context) (blockio.Path, error) {
+	h := Hooks{Cache: p.v.cache, Changed: p.nudge, Carried: p.carried}
+	p.carried = nil
+	if h.Carried != nil {
+		defer h.Carried.Close()
+	} else if after := p.v.cfg.After; after != nil {
+		select {
+		case <-after:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+	return p.dial.Open(ctx, h)
 }
 
 // first opens the path before it has a keeper, and asks for its state.
@@ -106,7 +126,13 @@ func (p *path) keep(tried chan<- struct{}) {
 		case <-p.wake:
 		case <-timer.C:
 		}
+		select {
+		case <-v.ctx.Done():
+			return
+		case p.turn <- struct{}{}:
+		}
 		timer.Reset(p.round())
+		<-p.turn
 		if tried != nil {
 			tried <- struct{}{}
 			tried = nil

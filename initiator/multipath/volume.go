@@ -61,23 +61,29 @@ func Open(ctx context.Context, cfg Config) (*Volume, error) {
 	v.waiters.New = newWaiter
 	v.active.Store(new([]*path))
 	for i, d := range v.cfg.Paths {
-		v.paths = append(v.paths, &path{v: v, index: i, dial: d, why: errOpening, wake: make(chan struct{}, 1)})
+		v.paths = append(v.paths, &path{v: v, index: i, dial: d, why: errOpening, wake: make(chan struct{}, 1), turn: make(chan struct{}, 1), carried: d.Carried})
 	}
 	v.expire = time.AfterFunc(time.Hour, v.giveUp)
 	v.expire.Stop()
-	if err := v.openFirst(ctx); err != nil {
+	likely := v.likely()
+	if err := v.openFirst(ctx, likely); err != nil {
 		v.cancel()
+		v.discard()
 		return nil, err
 	}
 	tried := make(chan struct{}, len(v.paths))
 	for _, p := range v.paths {
 		v.wg.Add(1)
-		go p.keep(tried)
+		if slices.Contains(likely, p) {
+			go p.keep(tried)
+		} else {
+			go p.keep(nil)
+		}
 	}
 	// Wait a moment for the other paths, so that a load begins over all that are there.
 	late := time.NewTimer(openPause)
 	defer late.Stop()
-	for range v.paths {
+	for range likely {
 		select {
 		case <-tried:
 			continue
@@ -92,14 +98,24 @@ func Open(ctx context.Context, cfg Config) (*Volume, error) {
 // openPause is how long opening waits for a path when there may be another one.
 const openPause = 3 * time.Second
 
+// likely are the paths that are to be there when the volume has been opened: those of another
+// process, or all.
+func (v *Volume) likely() []*path {
+	carried := slices.DeleteFunc(slices.Clone(v.paths), func(p *path) bool { return p.carried == nil })
+	if len(carried) > 0 {
+		return carried
+	}
+	return v.paths
+}
+
 // openFirst opens one path, which says what volume this is: the first one that is there, in
 // the order in which they are given.
-func (v *Volume) openFirst(ctx context.Context) error {
+func (v *Volume) openFirst(ctx context.Context, paths []*path) error {
 	var errs []error
 	late := false
-	for _, p := range v.paths {
+	for _, p := range paths {
 		limit, cancel := ctx, context.CancelFunc(func() {})
-		if len(v.paths) > 1 {
+		if len(paths) > 1 {
 			limit, cancel = context.WithTimeout(ctx, openPause)
 		}
 		err := p.first(limit)
@@ -113,7 +129,7 @@ func (v *Volume) openFirst(ctx context.Context) error {
 	if !late || ctx.Err() != nil {
 		return errors.Join(errs...)
 	}
-	for i, p := range v.paths {
+	for i, p := range paths {
 		err := p.first(ctx)
 		if err == nil {
 			return nil
@@ -275,15 +291,6 @@ func (v *Volume) Sessions() (all []*initiator.Session) {
 	return all
 }
 
-// Only returns the path of a volume that has one; nil: there are several, or it has not been
-// opened.
-func (v *Volume) Only() blockio.Path {
-	if all := v.opened(); len(v.paths) == 1 && len(all) == 1 {
-		return all[0].vol
-	}
-	return nil
-}
-
 // Limits returns what one command covers over every path.
 func (v *Volume) Limits() blockio.Limits {
 	var l blockio.Limits
@@ -398,6 +405,7 @@ func (v *Volume) Close() error {
 	endAll(end, blockio.ErrClosed)
 	v.cancel()
 	v.wg.Wait()
+	v.discard()
 	var errs []error
 	for _, p := range v.opened() {
 		errs = append(errs, p.vol.Close())

@@ -21,6 +21,7 @@ type Proxy struct {
 	mu     sync.Mutex // guards what follows
 	conns  map[net.Conn]bool
 	taken  int           // connections, ever
+	moved  int           // bytes, ever
 	silent chan struct{} // closed by Mute; that of later connections is another
 	over   chan struct{} // closed at the end
 	deaf   chan struct{} // closed by Hear; nil: connections are taken
@@ -119,6 +120,13 @@ func (p *Proxy) Taken() int {
 	return p.taken
 }
 
+// Moved returns how many bytes have come to the proxy from both sides, in connections that are not mute.
+func (p *Proxy) Moved() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.moved
+}
+
 // accept joins each connection that comes with one of its own to the server, until the proxy is closed.
 func (p *Proxy) accept() {
 	for {
@@ -161,6 +169,9 @@ func (p *Proxy) carry(to, from net.Conn, silent chan struct{}) {
 		default:
 		}
 		if err == nil {
+			p.mu.Lock()
+			p.moved += n
+			p.mu.Unlock()
 			_, err = to.Write(b[:n])
 		}
 		if err != nil {

@@ -4,11 +4,13 @@ package e2e
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -59,17 +61,25 @@ type Target struct {
 	Addr string
 	Img  string
 
+	Socket string // for its administration
+
 	t    testing.TB
 	bin  string
 	size string
+	more []string
 	cmd  *exec.Cmd
+	pid  int // of the process that serves, which an upgrade has started; 0: cmd's
 }
 
-// StartTarget starts a target with a file of size, for example "64MiB". The
+// StartTarget starts a target with a file of size, for example "64MiB", and with more options. The
 // test's end kills it.
-func StartTarget(t testing.TB, size string) *Target {
+func StartTarget(t testing.TB, size string, more ...string) *Target {
 	t.Helper()
-	p := &Target{t: t, bin: Binary(t, "iser-target"), Addr: loopback.FreeAddr(t), Img: filepath.Join(t.TempDir(), "disk.img"), size: size}
+	dir := t.TempDir()
+	p := &Target{
+		t: t, bin: Binary(t, "iser-target"), Addr: loopback.FreeAddr(t), Img: filepath.Join(dir, "disk.img"), Socket: filepath.Join(dir, "s"),
+		size: size, more: more,
+	}
 	p.Start()
 	t.Cleanup(p.Kill)
 	return p
@@ -86,7 +96,7 @@ func (p *Target) URL(scheme string) string {
 // Start starts the target and waits until it listens.
 func (p *Target) Start() {
 	p.t.Helper()
-	p.cmd = exec.Command(p.bin, "serve", "--listen", p.Addr, "--export", "disk="+p.Img+",size="+p.size, "--log-level", "error")
+	p.cmd = exec.Command(p.bin, append([]string{"serve", "--listen", p.Addr, "--socket", p.Socket, "--export", "disk="+p.Img+",size="+p.size, "--log-level", "error"}, p.more...)...)
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	// Where it remembers over a crash that its cache was kept.
 	p.cmd.Env = append(os.Environ(), "RUNTIME_DIRECTORY="+filepath.Dir(p.Img))
@@ -107,8 +117,55 @@ func (p *Target) Start() {
 	}
 }
 
+// Admin runs a command over the target's socket and returns what it prints.
+func (p *Target) Admin(args ...string) []byte {
+	p.t.Helper()
+	out, err := exec.Command(p.bin, append(args, "--socket", p.Socket)...).CombinedOutput()
+	if err != nil {
+		p.t.Fatalf("iser-target %q: %v\n%s", args, err, out)
+	}
+	return out
+}
+
+// Sessions returns what the target has of each session, or controller, and its connections.
+func (p *Target) Sessions() (all []string) {
+	p.t.Helper()
+	var st struct {
+		Sessions []struct {
+			TSIH       int    `json:"tsih"`
+			Connection string `json:"connection"`
+			Remote     string `json:"remote"`
+		} `json:"sessions"`
+	}
+	if err := json.Unmarshal(p.Admin("status", "--json"), &st); err != nil {
+		p.t.Fatal(err)
+	}
+	for _, s := range st.Sessions {
+		all = append(all, fmt.Sprintf("%d %s %s", s.TSIH, s.Connection, s.Remote))
+	}
+	slices.Sort(all)
+	return all
+}
+
+// Upgrade replaces the process that serves by another one.
+func (p *Target) Upgrade() {
+	p.t.Helper()
+	var u struct {
+		New    int      `json:"new_pid"`
+		Closed []string `json:"closed"`
+	}
+	if err := json.Unmarshal(p.Admin("upgrade", "--json"), &u); err != nil || u.New == 0 || len(u.Closed) != 0 {
+		p.t.Fatalf("%v: %+v", err, u)
+	}
+	p.pid = u.New
+}
+
 // Kill ends the target as kill -9 does.
 func (p *Target) Kill() {
+	if p.pid != 0 {
+		syscall.Kill(p.pid, syscall.SIGKILL)
+		p.pid = 0
+	}
 	if p.cmd != nil {
 		p.cmd.Process.Kill()
 		p.cmd.Wait()

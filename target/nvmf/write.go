@@ -38,8 +38,8 @@ func (r writeRequest) next(m blockdev.Mode) {
 			return
 		}
 		if m == blockdev.NoWait && !r.ns.vol.WritesAtOnce(&r.probe, r.off, int(r.n)) {
-			r.resume = writeOnWorker
-			r.ns.vol.ToWriter(&r.Op)
+			r.resume = func(r volumeRequest) { writeRequest{r}.stored(r.Written(), blockdev.Wait) }
+			r.ns.vol.ToWriter(&r.Op, r.cmd.Data, r.off)
 			return
 		}
 		r.store(m)
@@ -64,7 +64,12 @@ func (r writeRequest) next(m blockdev.Mode) {
 
 // store writes data that came with the command.
 func (r writeRequest) store(m blockdev.Mode) {
-	if err := r.ns.vol.WriteAt(r.cmd.Data, r.off, r.Stop()); err != nil {
+	r.stored(r.ns.vol.WriteAt(r.cmd.Data, r.off, r.Stop()), m)
+}
+
+// stored goes on when that has been done, or has failed.
+func (r writeRequest) stored(err error, m blockdev.Mode) {
+	if err != nil {
 		r.fail(err, volume.Writing)
 		return
 	}

@@ -81,11 +81,22 @@ func writeArrived(t *Task, m blockdev.Mode) {
 		return
 	}
 	if m == blockdev.NoWait && !t.lu.vol.WritesAtOnce(&t.Lease, t.off, int(t.n)) {
-		t.job = writeJob
-		t.lu.vol.ToWriter(&t.Op)
+		t.job = writeMade
+		t.lu.vol.ToWriter(&t.Op, t.Arrived[:t.n], t.off)
 		return
 	}
 	commitChunk(t, t.Arrived[:t.n], m)
+}
+
+// writeMade ends a command that a worker has written as a whole.
+func writeMade(t *Task) {
+	if err := t.Written(); err != nil {
+		t.failErr(err, volume.Writing)
+		return
+	}
+	if t.flushed(t.off, t.n) {
+		committed(t, t.n, blockdev.Wait)
+	}
 }
 
 // writeArrivedChunk runs when a chunk's data are there.
@@ -134,13 +145,18 @@ func commitChunk(t *Task, staged []byte, m blockdev.Mode) {
 		}
 		t.data.put()
 	}
+	committed(t, n, m)
+}
+
+// committed goes on when n bytes more are the content of their blocks.
+func committed(t *Task, n int64, m blockdev.Mode) {
 	t.Op.Stamp(volume.Committed)
 	t.chunk.done += n
 	if t.chunk.done < t.n {
 		writeChunk(t, m)
 		return
 	}
-	c := &lu.vol.Counters
+	c := &t.lu.vol.Counters
 	c.Writes.Add(1)
 	c.WriteBytes.Add(uint64(t.n))
 	if m == blockdev.NoWait {

@@ -27,6 +27,7 @@ type Op struct {
 	hold    hold   // the blocks it touches, while it is in the task set
 	aborted atomic.Uint32
 	traced  *traced // nil: nobody follows it
+	write   write   // that a worker makes for it
 
 	// Guarded by set.mu, as soon as it is in the task set:
 	state   State
@@ -167,6 +168,7 @@ func (o *Op) Init(r Request) {
 	}
 	o.set = nil
 	o.hold = hold{}
+	o.write = write{}
 	o.Bytes = 0
 	o.ended = nil
 	o.aborted.Store(0)

@@ -5,13 +5,15 @@ import "time"
 // A worker that answers command after command would send each answer by a call of its
 // own, and wake the initiator for it. While its steps are short it owes the ports their
 // pushes instead, and pays when it has no next command, or a batch. A push of the same
-// connection from elsewhere sends what is owed as well.
+// connection from elsewhere sends what is owed as well. A connection that receives pushes all
+// the time, so a write that goes in turn is not even answered before the worker pays: else
+// the batch would leave in pieces.
 //
 // Nobody shall wait for somebody else's storage: only writes are looked at as short, and
 // only after some in a row were. What a write into the page cache waits for now and then,
 // a throttled disk, holds the inode's lock, so that those behind it wait as well.
 const (
-	owedMost  = 16                     // ports, at most
+	owedMost  = 16                     // debts, at most
 	owedLong  = 200 * time.Microsecond // how long an answer is kept while steps are short
 	stepShort = 100 * time.Microsecond // a step that has waited for no storage
 	stepsSure = 8                      // so many short ones in a row, and the next is taken for one, too
@@ -19,26 +21,37 @@ const (
 
 // owed is what a worker has not pushed yet.
 type owed struct {
-	ports [owedMost]Port
+	debts [owedMost]debt
 	n     int
 	since time.Time // of the first
 }
 
-// add notes that port is to be pushed.
-func (w *owed) add(port Port, now time.Time) {
+// debt is a port that is to be pushed.
+type debt struct {
+	port Port
+	step Request // a write that has been made, and is to be answered first; or nil
+}
+
+// add notes what is to be paid.
+func (w *owed) add(d debt, now time.Time) {
 	if w.n == 0 {
 		w.since = now
 	}
-	w.ports[w.n] = port
+	w.debts[w.n] = d
 	w.n++
 }
 
-// pay pushes what is owed.
+// pay answers and pushes what is owed.
 func (w *owed) pay() {
-	for i := range w.ports[:w.n] {
-		w.ports[i].Push()
-		w.ports[i] = nil
+	for _, d := range w.debts[:w.n] {
+		if d.step != nil {
+			d.step.Step(Proceed)
+		}
 	}
+	for _, d := range w.debts[:w.n] {
+		d.port.Push()
+	}
+	clear(w.debts[:w.n])
 	w.n = 0
 }
 

@@ -113,3 +113,69 @@ func TestOwedPushes(t *testing.T) {
 		})
 	}
 }
+
+// Writes that go in turn are all made before the first of a batch is answered, and are pushed
+// together; where each has a turn of its own, its answer is behind it.
+func TestAnsweredTogether(t *testing.T) {
+	const n = 12
+	for _, tc := range []struct {
+		inTurn bool
+		want   []int // 100+i: write i; i: its answer; -i: its push
+	}{
+		{true, slices.Concat(answered(1, 7), plus100(run(8, n)), run(8, n), minus(run(8, n)))},
+		{false, slices.Concat(answered(1, 7), []int{108, 8, 109, 9, 110, 10, 111, 11, 112, 12}, minus(run(8, n)))},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			var events []int
+			gate := make(chan struct{})
+			b := serve(t, new(Registry), Config{Device: slow{newDevice(t, "v"), tc.inTurn, func(off int64) {
+				if off == 512 {
+					<-gate
+				}
+				events = append(events, 100+int(off/512))
+			}}, Workers: 1}, "v")
+			var block [512]byte
+			var all []*ported
+			for i := 1; i <= n; i++ {
+				r := &ported{req: &req{v: b.v, steps: make(chan Cause, 1)}, port: pushed{&events, i}}
+				r.more = func(r *req) {
+					events = append(events, i)
+					if err := r.op.Written(); err != nil {
+						t.Error(err)
+					}
+					r.Step(Proceed)
+				}
+				r.op.Init(r)
+				r.op.Cover(uint64(i), uint64(i)+1, HoldWrite)
+				if !b.v.Admit(&r.op) {
+					t.Fatal("a request beside others has to wait")
+				}
+				b.v.ToWriter(&r.op, block[:], int64(i)*512)
+				all = append(all, r)
+			}
+			close(gate)
+			for _, r := range all {
+				<-r.steps
+			}
+			synctest.Wait()
+			if !slices.Equal(events, tc.want) {
+				t.Errorf("in turn %v: writes, answers and pushes %v\nwant %v", tc.inTurn, events, tc.want)
+			}
+		})
+	}
+}
+
+// answered is each of those writes with its answer and its push behind it.
+func answered(lo, hi int) (s []int) {
+	for ; lo <= hi; lo++ {
+		s = append(s, 100+lo, lo, -lo)
+	}
+	return s
+}
+
+func plus100(s []int) []int {
+	for i := range s {
+		s[i] += 100
+	}
+	return s
+}

@@ -9,13 +9,22 @@ import (
 	"softiser/blockdev"
 )
 
-// inTurn is a device that lets one write go at a time.
-type inTurn struct{ blockdev.Device }
+// slow is a device whose writes take as long as it is told, and go in turn if inTurn says so.
+type slow struct {
+	blockdev.Device
+	inTurn bool
+	write  func(off int64)
+}
 
-func (d inTurn) Info() blockdev.Info {
+func (d slow) Info() blockdev.Info {
 	info := d.Device.Info()
-	info.InTurn = true
+	info.InTurn = d.inTurn
 	return info
+}
+
+func (d slow) WriteAt(p []byte, off int64) (int, error) {
+	d.write(off)
+	return d.Device.WriteAt(p, off)
 }
 
 // Writes that the store takes in turn are made by one worker while steps are short. When that one
@@ -23,36 +32,37 @@ func (d inTurn) Info() blockdev.Info {
 func TestWritesInTurn(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
-		dev    func(blockdev.Device) blockdev.Device
+		inTurn bool
 		first  time.Duration // how long the first of them takes
 		at     time.Duration // when it is looked
 		begun  int32         // of six
 		abort  bool          // the one behind the first is aborted
 		others time.Duration // when all are over
 	}{
-		{"in turn", func(d blockdev.Device) blockdev.Device { return inTurn{d} }, stuckAfter / 2, stuckAfter / 4, 1, false, stuckAfter},
-		{"stuck", func(d blockdev.Device) blockdev.Device { return inTurn{d} }, time.Hour, 2 * stuckAfter, 6, false, time.Hour},
-		{"one aborted in the queue", func(d blockdev.Device) blockdev.Device { return inTurn{d} }, stuckAfter / 2, stuckAfter / 4, 1, true, stuckAfter},
-		{"another store", func(d blockdev.Device) blockdev.Device { return d }, stuckAfter / 2, stuckAfter / 4, 6, false, stuckAfter},
+		{"in turn", true, stuckAfter / 2, stuckAfter / 4, 1, false, stuckAfter},
+		{"stuck", true, time.Hour, 2 * stuckAfter, 6, false, time.Hour},
+		{"one aborted in the queue", true, stuckAfter / 2, stuckAfter / 4, 1, true, stuckAfter},
+		{"another store", false, stuckAfter / 2, stuckAfter / 4, 6, false, stuckAfter},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := serve(t, new(Registry), Config{Device: tc.dev(newDevice(t, "v")), Workers: 16}, "v")
 				client := &Client{}
 				var n uint64
 				var begun atomic.Int32
+				var block [512]byte
+				times := make([]time.Duration, 64) // of the write of each block
+				b := serve(t, new(Registry), Config{Device: slow{newDevice(t, "v"), tc.inTurn, func(off int64) {
+					begun.Add(1)
+					time.Sleep(times[off/512])
+				}}, Workers: 16}, "v")
 				write := func(took time.Duration) *req {
 					n++
+					times[n] = took
 					r := &req{steps: make(chan Cause, 1)}
-					r.more = func(r *req) {
-						begun.Add(1)
-						time.Sleep(took)
-						r.Step(Proceed)
-					}
 					if _, runs := b.start(r, client, Simple, n, n+1, HoldWrite); !runs {
 						t.Fatal("a request beside others has to wait")
 					}
-					b.v.ToWriter(&r.op)
+					b.v.ToWriter(&r.op, block[:], int64(n)*512)
 					return r
 				}
 				for range stepsSure {

@@ -34,11 +34,13 @@ func (s *Tasks) ToWorker(o *Op) {
 	s.mu.Unlock()
 }
 
-// ToWriter is ToWorker for a write whose step does nothing that can wait but WriteAt.
-func (v *Volume) ToWriter(o *Op) {
+// ToWriter hands o, which runs, to a worker, which makes the write of p at off and then calls its
+// Step; that finds by o.Written how it went. p belongs to the volume until then.
+func (v *Volume) ToWriter(o *Op, p []byte, off int64) {
 	inTurn := v.Geo().Info.InTurn
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	o.write = write{blocks: &v.badBlocks, p: p, off: off}
 	o.inTurn = inTurn
 	v.pool.enqueueLocked(o)
 }
@@ -170,14 +172,17 @@ func (p *pool) worker() {
 		p.mu.Unlock()
 
 		began := time.Now()
-		port := o.req.Via() // after Step the slot may hold another command
-		if o.Aborted() {
+		answer := debt{port: o.req.Via()} // after Step the slot may hold another command
+		switch {
+		case o.Aborted():
 			o.req.Step(Abort)
-		} else {
+		case o.makeWrite() && inTurn:
+			answer.step = o.req
+		default:
 			o.req.Step(Proceed)
 		}
 		now := time.Now()
-		owes.add(port, now)
+		owes.add(answer, now)
 		p.mu.Lock()
 		if !p.mayOweLocked(&owes, now, now.Sub(began)) {
 			p.mu.Unlock()

@@ -70,10 +70,9 @@ type Conn struct {
 	tasks   taskTable
 	windows rdmamsg.Windows
 
-	stats struct {
-		pdusIn, pdusOut, payloadIn, payloadOut, copied atomic.Uint64
-		transfers                                      atomic.Int64
-	}
+	stats struct{ pdusIn, pdusOut, payloadIn, payloadOut, copied uint64 }
+
+	transfers atomic.Int64 // that are not over
 }
 
 // newConn makes the queue pair; it is not connected yet.
@@ -276,12 +275,15 @@ func (c *Conn) Describe() string {
 // Stats implements iscsi.Datamover. Of what the queue pair has copied, only tagged
 // messages carry payload; Sends carry PDUs.
 func (c *Conn) Stats() iscsi.DatamoverStats {
-	s, q := &c.stats, c.qp.Stats()
+	q := c.qp.Stats()
+	c.mu.Lock()
+	s := c.stats
+	c.mu.Unlock()
 	return iscsi.DatamoverStats{
-		PDUsIn: s.pdusIn.Load(), PDUsOut: s.pdusOut.Load(),
-		PayloadIn: s.payloadIn.Load() + c.pump.Fetched.Load(), PayloadOut: s.payloadOut.Load(),
-		PayloadCopied: s.copied.Load() + q.PlacedCopiedTagged + q.SentCopiedTagged,
-		ReceiveCalls:  q.RecvCalls, SendCalls: q.SendCalls, OutstandingTransfers: s.transfers.Load(),
+		PDUsIn: s.pdusIn, PDUsOut: s.pdusOut,
+		PayloadIn: s.payloadIn + c.pump.Fetched.Load(), PayloadOut: s.payloadOut,
+		PayloadCopied: s.copied + q.PlacedCopiedTagged + q.SentCopiedTagged,
+		ReceiveCalls:  q.RecvCalls, SendCalls: q.SendCalls, OutstandingTransfers: c.transfers.Load(),
 	}
 }
 
@@ -461,7 +463,7 @@ func (c *Conn) complete(x *iscsi.Transfer) {
 	for x != nil {
 		next := x.Own.Next
 		x.Own.Next = nil
-		c.stats.transfers.Add(-1)
+		c.transfers.Add(-1)
 		c.up.DataCompletionNotify(x)
 		x = next
 	}

@@ -104,9 +104,9 @@ func (c *Conn) commandLocked(h *header, p *iscsi.PDU, k *task, off, n uint32) *r
 	}
 	data := bhs.DataLen()
 	m.Buf = append(b, make([]byte, iscsi.PadLen(data))...)
-	c.stats.pdusOut.Add(1)
-	c.stats.payloadOut.Add(uint64(data))
-	c.stats.copied.Add(uint64(data))
+	c.stats.pdusOut++
+	c.stats.payloadOut += uint64(data)
+	c.stats.copied += uint64(data)
 	return m
 }
 

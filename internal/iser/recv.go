@@ -116,7 +116,7 @@ func (c *Conn) dispatchLocked(p *iscsi.PDU, msg []byte, wc *rdma.WC) (up bool, e
 	if err != nil {
 		return false, err
 	}
-	c.stats.pdusIn.Add(1)
+	c.stats.pdusIn++
 	op := bhs.Opcode()
 	p.BHS, p.AHS, p.Data, p.Ref, p.Bad, p.Bufs, p.NoRoom = *bhs, ahs, data, iscsi.Ref{}, nil, nil, false
 	if wc.Flags&rdma.WCWithInv != 0 && (!c.inv || op != iscsi.OpSCSIResponse) {
@@ -140,10 +140,10 @@ func (c *Conn) fromInitiatorLocked(h *header, p *iscsi.PDU, op iscsi.Opcode) (bo
 		if p.BHS.TTT() != iscsi.ReservedTag {
 			p.Bad = &iscsi.ProtocolError{Reason: iscsi.RejectInvalidField, Msg: "solicited Data-Out over iSER"}
 		}
-		c.stats.payloadIn.Add(uint64(len(p.Data)))
+		c.stats.payloadIn += uint64(len(p.Data))
 	case op == iscsi.OpSCSICommand:
 		p.Ref = h.ref()
-		c.stats.payloadIn.Add(uint64(len(p.Data)))
+		c.stats.payloadIn += uint64(len(p.Data))
 	}
 	if c.st == iscsi.ConnFull {
 		if c.hello.state == helloWait {
@@ -182,7 +182,7 @@ func (c *Conn) fromTargetLocked(p *iscsi.PDU, op iscsi.Opcode, wc *rdma.WC) (boo
 		if r.ResidualFlags()&iscsi.ResidualUnderflow != 0 {
 			n -= min(n, uint64(r.Residual()))
 		}
-		c.stats.payloadIn.Add(n)
+		c.stats.payloadIn += n
 	}
 	if !c.tasks.release(k, &c.windows) {
 		// The target's answer stands, but the data is not there.

@@ -49,7 +49,7 @@ func (c *Conn) messageLocked(h *header, p *iscsi.PDU) *rdmamsg.Message {
 	b = append(b, p.AHS...)
 	b = append(b, p.Data...)
 	m.Buf = append(b, make([]byte, iscsi.PadLen(len(p.Data)))...)
-	c.stats.pdusOut.Add(1)
+	c.stats.pdusOut++
 	return m
 }
 
@@ -80,8 +80,8 @@ func (c *Conn) PutData(x *iscsi.Transfer) error {
 		return c.endError()
 	}
 	x.Err, x.Own = nil, iscsi.Moving{}
-	c.stats.transfers.Add(1)
-	c.stats.payloadOut.Add(uint64(x.Len))
+	c.transfers.Add(1)
+	c.stats.payloadOut += uint64(x.Len)
 	if x.Len == 0 {
 		c.over.put(x)
 		return nil
@@ -105,7 +105,7 @@ func (c *Conn) GetData(x *iscsi.Transfer) error {
 		return c.endError()
 	}
 	x.Err, x.Own = nil, iscsi.Moving{}
-	c.stats.transfers.Add(1)
+	c.transfers.Add(1)
 	if x.Len == 0 {
 		c.over.put(x)
 		return nil

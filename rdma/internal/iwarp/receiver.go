@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"softiser/internal/sockio"
+	"softiser/rdma/internal/mem"
 	"softiser/rdma/internal/verbs"
 	"softiser/rdma/internal/wire"
 )
@@ -74,13 +75,14 @@ type receiver struct {
 	pend   wire.Cause // check that failed, raised after the trailer
 	detail string
 
-	msn      [4]uint32 // expected next, by queue number
-	begun    bool      // an FPDU has been received
-	extWait  bool      // responder: the announcement of the peer may be among the first FPDUs
-	recv     rxRecv    // Send in progress
-	announce bool      // the FPDU is an announcement, see ext.go
-	rtrSend  bool      // the FPDU is a Send as ready-to-receive message
-	rlen     uint32    // bytes of the Read Response in progress
+	msn      [4]uint32   // expected next, by queue number
+	written  *mem.Region // of the last Write that consumeWhole took: the next Send may invalidate it
+	begun    bool        // an FPDU has been received
+	extWait  bool        // responder: the announcement of the peer may be among the first FPDUs
+	recv     rxRecv      // Send in progress
+	announce bool        // the FPDU is an announcement, see ext.go
+	rtrSend  bool        // the FPDU is a Send as ready-to-receive message
+	rlen     uint32      // bytes of the Read Response in progress
 	term     [wire.MaxTermLen]byte
 	nterm    int
 
@@ -282,6 +284,10 @@ func (x *receiver) consume() error {
 		case rxHeader:
 			if x.qp.halt.wish.Load() != nil && x.stops() {
 				return errParked
+			}
+			if k.i < k.n && k.all[k.i].whole != nil && len(have) == wire.LenField+wire.TaggedLen {
+				x.in.consumeWhole(have)
+				continue
 			}
 			n, ok := x.parse(have)
 			if !ok {

@@ -152,7 +152,7 @@ func (in *intake) verify() int {
 	p := in.toHeader()
 	for i := range k.all[:k.n] {
 		c := &k.all[i]
-		ulen, ok := in.header(&p, c)
+		ulen, ctrl, ok := in.header(&p, c)
 		if !ok {
 			return i
 		}
@@ -162,29 +162,35 @@ func (in *intake) verify() int {
 			return i
 		}
 		in.sumCut(c, p)
+		if pay == c.n && !c.fault && ctrl|wire.CtrlLast == wholeWrite {
+			c.whole = c.reg
+		}
 		p = c.pos + wire.Pad(ulen) + wire.CRCLen
 	}
 	return k.n
 }
 
+// wholeWrite is the control word of an RDMA Write with nothing unusual about it, for consumeWhole.
+var wholeWrite = wire.Ctrl(wire.Write, true)
+
 // header moves *p from FPDU to FPDU up to the one whose payload begins at c. It
-// returns its length if that is an RDMA Write to the start of the window.
-func (in *intake) header(p *int, c *rxCut) (ulen int, ok bool) {
+// returns its length and control word if that is an RDMA Write to the start of the window.
+func (in *intake) header(p *int, c *rxCut) (ulen int, ctrl wire.Control, ok bool) {
 	const hl = wire.LenField + wire.TaggedLen
 	for *p+hl < c.pos {
 		if inOrder(in.buf[*p:]) {
-			return 0, false
+			return 0, 0, false
 		}
 		*p += wire.FPDULen(int(binary.BigEndian.Uint16(in.buf[*p:])))
 	}
 	if *p+hl != c.pos {
-		return 0, false
+		return 0, 0, false
 	}
 	h := in.buf[*p:c.pos]
 	var t wire.Tagged
 	t.Parse(h[wire.LenField:])
 	ulen = int(binary.BigEndian.Uint16(h))
-	return ulen, ulen > wire.TaggedLen && t.Ctrl.Tagged() && t.Ctrl.Op() == wire.Write && c.reg.Names(t.STag, t.TO)
+	return ulen, t.Ctrl, ulen > wire.TaggedLen && t.Ctrl.Tagged() && t.Ctrl.Op() == wire.Write && c.reg.Names(t.STag, t.TO)
 }
 
 // linearise puts what lies behind the cuts from number from on together in the

@@ -176,7 +176,11 @@ func (tb *table) put(t *task) {
 	if !t.ctl {
 		tb.used--
 	}
-	clear(t.segs)
+	if len(t.segs) == 1 {
+		t.segs[0] = nil // most have one; clear would call the collector's barrier
+	} else {
+		clear(t.segs)
+	}
 	t.req, t.abortErr, t.answer, t.ahs = nil, nil, nil, nil
 	t.segs, t.bufs.In, t.bufs.Out = t.segs[:0], nil, nil
 	t.retries, t.replays, t.asked = 0, 0, false

@@ -21,6 +21,19 @@ func (t *Windows) Open(segs [][]byte, from uint32, a rdma.Access) (w *rdma.Windo
 		}
 		t.all = append(t.all, w)
 	}
+	if from > 0 {
+		segs = t.behind(segs, from)
+		defer clear(t.segs)
+	}
+	if stag, base, err = w.Bind(t.link.QP, segs, a); err != nil {
+		t.closed = append(t.closed, w)
+		return nil, 0, 0, err
+	}
+	return w, stag, base, nil
+}
+
+// behind is segs without the first from bytes; it is valid until the next call.
+func (t *Windows) behind(segs [][]byte, from uint32) [][]byte {
 	t.segs = t.segs[:0]
 	for _, s := range segs {
 		if from >= uint32(len(s)) {
@@ -30,13 +43,7 @@ func (t *Windows) Open(segs [][]byte, from uint32, a rdma.Access) (w *rdma.Windo
 		t.segs = append(t.segs, s[from:])
 		from = 0
 	}
-	stag, base, err = w.Bind(t.link.QP, t.segs, a)
-	clear(t.segs)
-	if err != nil {
-		t.closed = append(t.closed, w)
-		return nil, 0, 0, err
-	}
-	return w, stag, base, nil
+	return t.segs
 }
 
 // Close ends the exposure: when it returns, the peer touches the memory no more. It

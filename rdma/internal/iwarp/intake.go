@@ -197,8 +197,10 @@ func (in *intake) tail() int {
 		return len(in.buf)
 	}
 	t := wire.Pad(x.ulen) + segGap
-	if x.ctrl.Last() && in.pattern.gap > t && in.pattern.pause == 0 && qp.lent.sinks.Load() == 0 {
-		return in.pattern.gap
+	if x.ctrl.Last() && in.pattern.gap > t && in.pattern.pause == 0 {
+		if _, sinks, _ := qp.lent.lent(); sinks == 0 {
+			return in.pattern.gap
+		}
 	}
 	return t
 }

@@ -2,7 +2,6 @@ package iwarp
 
 import (
 	"sync"
-	"sync/atomic"
 
 	"softiser/rdma/internal/mem"
 )
@@ -11,24 +10,23 @@ import (
 // that its peer may be about to fill: windows for RDMA Writes, sinks of our Reads.
 // The receiver chooses by it how to read, see peekLen and guess.
 type lendList struct {
-	sum   atomic.Int64 // pieces of memory times lentPiece, and their length, in one number
-	sinks atomic.Int64 // pieces that are sinks
-
-	// mu guards the list of AccessScratch windows in which nothing has been placed
-	// yet, in the order in which they were bound: a target that answers in order
-	// fills them in that order. It is taken with a region locked; inside it another one
+	// mu guards what follows. It is taken with a region locked; inside it another one
 	// is only tried (see the lock order in gate.go).
-	mu         sync.Mutex
+	mu    sync.Mutex
+	n     int    // pieces of memory
+	bytes uint64 // their length
+	sinks int    // of these pieces: sinks
+
+	// The AccessScratch windows in which nothing has been placed yet, in the order in
+	// which they were bound: a target that answers in order fills them in that order.
 	head, tail *mem.Region
 }
 
-// lentPiece counts a piece in lendList.sum: the bytes below it are enough for 16 TiB.
-const lentPiece = 1 << 44
-
-// lent is how many pieces of memory are lent, and their length.
-func (l *lendList) lent() (n, bytes int64) {
-	s := l.sum.Load()
-	return s / lentPiece, s % lentPiece
+// lent is how many pieces of memory are lent, how many of them are sinks, and their length.
+func (l *lendList) lent() (n, sinks int, bytes uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.n, l.sinks, l.bytes
 }
 
 // opened counts the memory of r as lent to the peer.
@@ -36,22 +34,23 @@ func (l *lendList) opened(r *mem.Region) {
 	if !lends(r) {
 		return
 	}
-	l.sum.Add(lentPiece + int64(r.Size()))
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.n++
+	l.bytes += r.Size()
 	if r.Access()&mem.Sink != 0 {
-		l.sinks.Add(1)
+		l.sinks++
 	}
 	if r.Access()&(mem.Scratch|mem.RemoteWrite) != mem.Scratch|mem.RemoteWrite {
 		return
 	}
-	l.mu.Lock()
 	if r.Link.Prev = l.tail; l.tail == nil {
 		l.head = r
 	} else {
 		l.tail.Link.Next = r
 	}
 	l.tail = r
-	r.Link.Listed.Store(true)
-	l.mu.Unlock()
+	r.Link.Listed = true
 }
 
 // closed undoes opened.
@@ -59,11 +58,14 @@ func (l *lendList) closed(r *mem.Region) {
 	if !lends(r) {
 		return
 	}
-	l.sum.Add(-lentPiece - int64(r.Size()))
+	l.mu.Lock()
+	l.n--
+	l.bytes -= r.Size()
 	if r.Access()&mem.Sink != 0 {
-		l.sinks.Add(-1)
+		l.sinks--
 	}
-	l.placed(r)
+	l.dropLocked(r)
+	l.mu.Unlock()
 }
 
 // lends reports whether the peer may fill r, and with so much that it matters.
@@ -71,18 +73,19 @@ func lends(r *mem.Region) bool {
 	return r.Size() >= directMin && r.Access()&(mem.RemoteWrite|mem.Sink) != 0
 }
 
-// placed takes r off the list: it holds data now, or is gone.
+// placed takes r, which is held, off the list: there is data in it now.
 func (l *lendList) placed(r *mem.Region) {
-	if r.Link.Listed.Load() {
-		l.mu.Lock()
-		l.dropLocked(r)
-		l.mu.Unlock()
+	if !lends(r) {
+		return
 	}
+	l.mu.Lock()
+	l.dropLocked(r)
+	l.mu.Unlock()
 }
 
 func (l *lendList) dropLocked(r *mem.Region) {
 	k := &r.Link
-	if !k.Listed.Load() {
+	if !k.Listed {
 		return
 	}
 	if k.Prev == nil {
@@ -96,5 +99,5 @@ func (l *lendList) dropLocked(r *mem.Region) {
 		k.Next.Link.Prev = k.Prev
 	}
 	k.Prev, k.Next = nil, nil
-	k.Listed.Store(false)
+	k.Listed = false
 }

@@ -388,7 +388,9 @@ func (x *receiver) trailer(trailer []byte) error {
 	pad := len(trailer) - wire.CRCLen
 	x.stats.FPDUs++
 	if x.crcOn && !x.crcOver {
-		x.crc = wire.CRC(x.crc, trailer[:pad])
+		if pad > 0 {
+			x.crc = wire.CRC(x.crc, trailer[:pad])
+		}
 		if x.crc != wire.GetCRC(trailer[pad:]) {
 			x.pend, x.detail = wire.CauseCRC, ""
 		}

@@ -3,6 +3,7 @@ package iwarp
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -333,6 +334,51 @@ func TestGuessOutOfOrder(t *testing.T) {
 	}
 }
 
+// A Write that has been guessed right, but is not as it should be, is refused for what is wrong
+// with it, and so is a Send behind a good one that names other memory.
+func TestGuessedWriteIsChecked(t *testing.T) {
+	control := func(r *rxRig, k *readTask, c wire.Control) []byte {
+		h := wire.Tagged{Ctrl: c, STag: k.stag, TO: k.base}
+		return append(r.fpdu(append(h.Append(nil), k.data...)), r.send(make([]byte, answerLen), 0)...)
+	}
+	good := wire.Ctrl(wire.Write, true)
+	for name, c := range map[string]struct {
+		cause wire.Cause
+		bytes func(r *rxRig, k []readTask) []byte
+	}{
+		"DDP version":   {wire.CauseTaggedVersion, func(r *rxRig, k []readTask) []byte { return control(r, &k[0], good^0x0300) }},
+		"RDMAP version": {wire.CauseRDMAPVersion, func(r *rxRig, k []readTask) []byte { return control(r, &k[0], good^0x00c0) }},
+		"reserved bits": {causeNone, func(r *rxRig, k []readTask) []byte { return control(r, &k[0], good|0x3c30) }},
+		"closed window": {wire.CauseRemoteNoInval, func(r *rxRig, k []readTask) []byte {
+			k[3].w.close()
+			return append(r.message(wire.Write, k[0].stag, k[0].base, k[0].data, 1<<16), r.send(make([]byte, answerLen), k[3].stag)...)
+		}},
+		"another window": {causeNone, func(r *rxRig, k []readTask) []byte {
+			return append(r.message(wire.Write, k[0].stag, k[0].base, k[0].data, 1<<16), r.send(make([]byte, answerLen), k[3].stag)...)
+		}},
+	} {
+		for _, crc := range rigModes {
+			r := newRig(t, crc)
+			r.warm()
+			k := r.lend(4096, 4, 1)
+			r.feed(c.bytes(r, k))
+			var term *Terminated
+			if errors.As(r.qp.rx.err, &term) != (c.cause != causeNone) || term != nil && term.Cause != c.cause {
+				t.Errorf("%s, crc %v: ended with %v, want %v", name, crc, r.qp.rx.err, c.cause)
+			}
+			if s := r.qp.rx.stats; s.Direct < 3*4096 {
+				t.Errorf("%s, crc %v: nothing was guessed", name, crc)
+			}
+			if name == "another window" && (k[3].w.r.State().Valid || !k[0].w.r.State().Valid) {
+				t.Errorf("crc %v: the wrong window has been invalidated", crc)
+			}
+			for i := range k {
+				k[i].w.close()
+			}
+		}
+	}
+}
+
 // What comes behind wrong guesses is right again, at every split point of the
 // stream and with every kind of surprise.
 func TestGuessSplits(t *testing.T) {
@@ -646,7 +692,7 @@ func FuzzCuts(f *testing.F) {
 			if s := &r.qp.rx.stats; s.Direct+s.Copied != want || s.Payload != want {
 				t.Fatalf("%d bytes placed directly and %d copied of %d, %d received", s.Direct, s.Copied, want, s.Payload)
 			}
-			if r.qp.lent.sum.Load() != 0 || r.qp.lent.sinks.Load() != 0 || r.qp.lent.head != nil || r.qp.lent.tail != nil {
+			if n, sinks, bytes := r.qp.lent.lent(); n != 0 || bytes != 0 || sinks != 0 || r.qp.lent.head != nil || r.qp.lent.tail != nil {
 				t.Fatalf("memory is counted as lent that is not")
 			}
 		}

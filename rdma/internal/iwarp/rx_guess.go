@@ -64,7 +64,7 @@ func (in *intake) guess(lead int) bool {
 	qp := in.rx.qp
 	k := &in.cuts
 	l := &qp.lent
-	if lead <= 0 || in.shortFPDUs || in.pattern.pause > 0 || k.off || l.sum.Load() == 0 {
+	if lead <= 0 || in.shortFPDUs || in.pattern.pause > 0 || k.off {
 		return false
 	}
 	in.tight = false

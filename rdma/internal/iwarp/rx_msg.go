@@ -146,7 +146,7 @@ func (x *receiver) recvDone(wc verbs.WC) {
 	if x.op.Solicited() {
 		wc.Flags |= verbs.WCSolicited
 	}
-	clear(x.recv.buf.Segs)
+	x.recv.buf.Segs = mem.Drop(x.recv.buf.Segs)
 	wcs := &x.in.room.wcs
 	wcs[x.nwc] = wc
 	if x.nwc++; x.nwc == len(wcs) {

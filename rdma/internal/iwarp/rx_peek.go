@@ -23,11 +23,11 @@ const (
 func (in *intake) peekLen() int {
 	qp := in.rx.qp
 	l := &qp.lent
-	n, bytes := l.lent()
+	n, _, bytes := l.lent()
 	switch {
 	case in.shortFPDUs || n == 0 && in.expect == 0:
 		return 0
-	case n > 0 && bytes >= n*lentLong:
+	case n > 0 && bytes >= uint64(n)*lentLong:
 		return peekFew
 	}
 	// Look at all there is: messages that are received in one call are answered in one, and a
@@ -40,7 +40,10 @@ func (in *intake) peekLen() int {
 // other one are read in one call then. 0: the rest is read alone.
 func (in *intake) peekPast() int {
 	x, qp := in.rx, in.rx.qp
-	if x.left > pastMax || x.op != wire.ReadResponse || !x.ctrl.Last() || x.dst.kind != destRegion || in.cuts.off || in.shortFPDUs || qp.lent.sinks.Load() < 2 {
+	if x.left > pastMax || x.op != wire.ReadResponse || !x.ctrl.Last() || x.dst.kind != destRegion || in.cuts.off || in.shortFPDUs {
+		return 0
+	}
+	if _, sinks, _ := qp.lent.lent(); sinks < 2 {
 		return 0
 	}
 	look := in.peekLen()

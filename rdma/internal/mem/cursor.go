@@ -50,6 +50,17 @@ func (c Cursor) Fit(n, pieces int) (got, used int) {
 	return got, used
 }
 
+// Drop empties a list of pieces and forgets them. Most have one, for which clear would call the
+// collector's barrier twice.
+func Drop(segs [][]byte) [][]byte {
+	if len(segs) == 1 {
+		segs[0] = nil
+	} else {
+		clear(segs)
+	}
+	return segs[:0]
+}
+
 // CopyFrom copies to p from where c stands. It returns false when that memory
 // faults.
 func CopyFrom(p []byte, c *Cursor) (ok bool) {

@@ -27,7 +27,7 @@ type Stream struct {
 // region's, guards it.
 type Link struct {
 	Prev, Next *Region
-	Listed     atomic.Bool
+	Listed     bool
 }
 
 // Region is memory behind an STag: a memory region, a window, or the sink of an
@@ -92,9 +92,9 @@ func (r *Region) openLocked(s *Stream, segs [][]byte, a Access, key uint8) (uint
 		r.closedLocked() // two have opened it at the same time
 	}
 	r.gen++
-	r.segs = append(r.segs[:0], segs...)
-	r.size = 0
+	r.segs, r.size = r.segs[:0], 0
 	for _, p := range segs {
+		r.segs = append(r.segs, p)
 		r.size += uint64(len(p))
 	}
 	r.access, r.discard = a, false
@@ -105,7 +105,9 @@ func (r *Region) openLocked(s *Stream, segs [][]byte, a Access, key uint8) (uint
 	r.stag = r.stag&^keyMask | uint32(key)
 	r.stream, r.valid = s, true
 	r.open.Store(true)
-	r.faults.Store(0)
+	if r.faults.Load() != 0 {
+		r.faults.Store(0)
+	}
 	if s != nil {
 		s.Opened(r)
 	}
@@ -148,8 +150,7 @@ func (r *Region) revokeLocked(yes bool) {
 	}
 	readable := r.access&RemoteRead != 0
 	r.closedLocked()
-	clear(r.segs)
-	r.segs = r.segs[:0]
+	r.segs = Drop(r.segs)
 	r.size, r.access, r.stream = 0, 0, nil
 	r.valid = false
 	r.open.Store(false)

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+
+	"softiser/rdma/internal/mem"
 )
 
 // RecvBuf is a receive work request in a queue, or taken from one.
@@ -27,8 +29,7 @@ func (b *RecvBuf) Add(p []byte, lkey uint32) {
 // side allocates.
 func (b *RecvBuf) swapIn(src *RecvBuf) {
 	*b, *src = *src, *b
-	clear(src.Segs)
-	src.Segs = src.Segs[:0]
+	src.Segs = mem.Drop(src.Segs)
 }
 
 // RecvQueue is a queue of receive buffers. That of a queue pair is a ring: Sends

@@ -91,19 +91,27 @@ type Atomic struct{ Data, Mask, Compare, CompareMask uint64 }
 // WQE is a work request in a send queue. Its slices keep their backing arrays, so
 // that a warm ring allocates nothing.
 type WQE struct {
+	// What every request uses comes first, in two lines of the cache.
 	ID     uint64
 	Op     Opcode
 	Flags  SendFlags
 	Status Status
-	Done   bool   // answered or local operation: has ended
-	End    uint64 // position behind the last byte, in the engine's count of what it sends; valid before SQ.Next
+	Done   bool // answered or local operation: has ended
 	Length uint32
+	End    uint64 // position behind the last byte, in the engine's count of what it sends; valid before SQ.Next
 	Segs   [][]byte
-	LKeys  []uint32
 	Remote RemoteAddr
+	LKeys  []uint32
+
+	// What Segs and LKeys begin with in a ring: most requests have one piece, and it lies beside
+	// the rest of the entry.
+	seg [1][]byte
+	key [1]uint32
+
+	Inv uint32
+	Imm uint64
+
 	Dest   Destination // of a datagram
-	Inv    uint32
-	Imm    uint64
 	Atom   Atomic
 	MR     *mem.Memory // of OpRegMR
 	Window *mem.Region // of OpBindMW
@@ -111,11 +119,6 @@ type WQE struct {
 	Key    uint8
 
 	inl []byte // copy of inline data
-
-	// What Segs and LKeys begin with in a ring: most requests have one piece, and it lies beside
-	// the rest of the entry.
-	seg [1][]byte
-	key [1]uint32
 }
 
 // Add appends a piece of memory.
@@ -139,9 +142,10 @@ func (e *WQE) Inline(n, limit int) []byte {
 
 // release drops references to user memory.
 func (e *WQE) release() {
-	clear(e.Segs)
-	e.Segs = e.Segs[:0]
-	e.MR, e.Window, e.Dest.AH = nil, nil, nil
+	e.Segs = mem.Drop(e.Segs)
+	if e.Op.Local() {
+		e.MR, e.Window = nil, nil
+	}
 }
 
 // AllBits is the mask 0, which means all bits, spelt out.

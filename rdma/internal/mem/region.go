@@ -87,6 +87,7 @@ func (r *Region) OpenKey(s *Stream, segs [][]byte, a Access, key uint8) (stag ui
 	return r.openLocked(s, segs, a, key)
 }
 
+// openLocked aims a region at segs under key.
 func (r *Region) openLocked(s *Stream, segs [][]byte, a Access, key uint8) (uint32, uint64) {
 	if r.valid {
 		r.closedLocked() // two have opened it at the same time

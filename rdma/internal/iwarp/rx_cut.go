@@ -147,29 +147,6 @@ func (in *intake) consumeCut() {
 	}
 }
 
-// consumeWhole takes an FPDU, up to its trailer, that is in place already and has been checked
-// by verify while its window was held: what parse, begin and consumeCut do, without the
-// look-up. hdr is its header.
-func (in *intake) consumeWhole(hdr []byte) {
-	x := in.rx
-	c := &in.cuts.all[in.cuts.i]
-	in.cuts.i++
-	x.hlen = copy(x.hdr[:], hdr)
-	x.ctrl, x.op = wire.Control(binary.BigEndian.Uint16(hdr[wire.LenField:])), wire.Write
-	x.ulen, x.paylen, x.left = wire.TaggedLen+c.n, c.n, 0
-	x.pend, x.detail = causeNone, ""
-	x.crc, x.crcOver, x.announce = c.crc, false, false
-	x.stats.Direct += uint64(c.n)
-	x.written, c.whole = c.whole, nil
-	in.r += len(hdr)
-	in.pattern.since += len(hdr)
-	if x.paylen >= directMin {
-		in.pattern.measure()
-		in.learn()
-	}
-	x.stage = rxTrailer
-}
-
 // inOrder reports whether the FPDU at the front of b puts bytes into memory when
 // it is parsed: a payload behind it must not be placed before that, since the later
 // one of two RDMA Writes to the same memory is to remain.

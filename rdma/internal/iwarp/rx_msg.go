@@ -109,34 +109,24 @@ func (x *receiver) sendDone() error {
 	wc := verbs.WC{ID: v.buf.ID, QP: qp.QP, Opcode: verbs.WCRecv, ByteLen: uint32(v.got), Status: v.status}
 	if x.op.Invalidates() {
 		stag := x.unt.Inv
-		if err := x.invalidate(stag); err != nil {
-			return err
+		// Most of the time that is the window that the peer has just written to.
+		r := x.written
+		if x.written = nil; r == nil || !r.Remote || !r.RevokeNamed(qp.PD, &qp.Mem, stag) {
+			r = qp.Dev.Table.Lookup(stag)
+			switch {
+			case r == nil:
+				return x.terminate(wire.CauseRemoteNoInval, fmt.Sprintf("cannot invalidate STag %#08x: it does not exist", stag))
+			case !r.Remote && r.Matches(qp.PD, &qp.Mem, stag):
+				return x.terminate(wire.CauseRemoteNoInval, fmt.Sprintf("cannot invalidate STag %#08x: it is a plain memory region", stag))
+			case !r.Remote || !r.RevokeNamed(qp.PD, &qp.Mem, stag):
+				return x.terminate(wire.CauseRemoteNoInval, fmt.Sprintf("cannot invalidate STag %#08x: it is not valid for this connection", stag))
+			}
 		}
 		wc.Flags |= verbs.WCWithInv
 		wc.InvSTag = stag
 	}
 	v.active, v.got = false, 0
 	x.recvDone(wc)
-	return nil
-}
-
-// invalidate revokes what the peer names in a Send. That is the window that it has just
-// written to, most of the time, which need not be looked up.
-func (x *receiver) invalidate(stag uint32) error {
-	qp := x.qp
-	r := x.written
-	if x.written = nil; r != nil && r.Remote && r.RevokeNamed(qp.PD, &qp.Mem, stag) {
-		return nil
-	}
-	r = qp.Dev.Table.Lookup(stag)
-	switch {
-	case r == nil:
-		return x.terminate(wire.CauseRemoteNoInval, fmt.Sprintf("cannot invalidate STag %#08x: it does not exist", stag))
-	case !r.Remote && r.Matches(qp.PD, &qp.Mem, stag):
-		return x.terminate(wire.CauseRemoteNoInval, fmt.Sprintf("cannot invalidate STag %#08x: it is a plain memory region", stag))
-	case !r.Remote || !r.RevokeNamed(qp.PD, &qp.Mem, stag):
-		return x.terminate(wire.CauseRemoteNoInval, fmt.Sprintf("cannot invalidate STag %#08x: it is not valid for this connection", stag))
-	}
 	return nil
 }
 

@@ -99,6 +99,42 @@ func TestSendTargets(t *testing.T) {
 	n.logout()
 }
 
+// Who has proved that he is bob is not told of targets where his name is alice's, and could not
+// log in to. A user of discovery alone, and whoever has proved nothing, may be anybody.
+func TestSendTargetsOfBoundNames(t *testing.T) {
+	all := append([]Credential{{"seeker", "the-secret-of-seeker"}}, users.Users...)
+	s := serve(t, func(c *serverConfig, _ *Target) { c.DiscoveryAuth = Auth{Users: all} })
+	const his, hers = "iqn.2026-11.softiser:his", "iqn.2026-11.softiser:hers"
+	s.AddTarget(Target{Name: his, Auth: users, ACL: ACL{{Users: []string{"bob"}}}})
+	s.AddTarget(Target{Name: hers, Auth: Auth{Users: users.Users[:1]}, ACL: ACL{{Users: []string{"alice"}}, {Initiator: "iqn.other:*", Users: []string{"bob"}}}})
+	free := record(testIQN, s.addr)
+	as := func(user, secret string) *rawInitiator {
+		r := s.dial()
+		r.loginRequest(true, iscsi.StageSecurity, iscsi.StageOperational, "InitiatorName="+r.name, "SessionType=Discovery", "AuthMethod=CHAP")
+		r.loginResponse()
+		r.answerCHAP("7", user, secret, false)
+		r.loginRequest(true, iscsi.StageOperational, iscsi.StageFullFeature)
+		if p, _ := r.loginResponse(); p.LoginResponse().Status() != iscsi.LoginSuccess {
+			t.Fatalf("discovery as %s: status %04x", user, uint16(p.LoginResponse().Status()))
+		}
+		return r
+	}
+	for _, c := range []struct{ user, secret, all, hers string }{
+		{"alice", secretOf("alice"), free + record(hers, s.addr), record(hers, s.addr)},
+		{"bob", secretOf("bob"), free + record(his, s.addr), ""},
+		{"seeker", "the-secret-of-seeker", free + record(his, s.addr) + record(hers, s.addr), record(hers, s.addr)},
+	} {
+		r := as(c.user, c.secret)
+		if got := r.sendTargets("All"); got != c.all {
+			t.Errorf("%s is told of %q, want %q", c.user, got, c.all)
+		}
+		if got := r.sendTargets(hers); got != c.hers {
+			t.Errorf("%s asks for hers: %q, want %q", c.user, got, c.hers)
+		}
+		r.logout()
+	}
+}
+
 // Many targets make an answer that needs several PDUs; a request may come in
 // pieces too.
 func TestLongText(t *testing.T) {

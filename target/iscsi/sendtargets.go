@@ -1,6 +1,8 @@
 package iscsi
 
 import (
+	"slices"
+
 	"softiser/internal/iscsi"
 	"softiser/target/portal"
 )
@@ -10,6 +12,7 @@ import (
 type targetListing struct {
 	c     *conn
 	nodes []*node // of those that the server had at the request, what was asked for
+	user  string  // who asks; "" where that says nothing of who will log in
 }
 
 // sendTargets answers SendTargets. "All" is for discovery sessions; in a normal
@@ -29,9 +32,21 @@ func (x *textExchange) sendTargets(which string) (targetListing, bool) {
 		if n == nil {
 			return targetListing{}, true
 		}
-		return targetListing{c: x.c, nodes: []*node{n}}, true
+		return targetListing{c: x.c, nodes: []*node{n}, user: s.srv.loginUser(s.user)}, true
 	}
-	return targetListing{c: x.c, nodes: s.srv.nodeList()}, true
+	return targetListing{c: x.c, nodes: s.srv.nodeList(), user: s.srv.loginUser(s.user)}, true
+}
+
+// loginUser returns user if there is a target to which one of that name can log in, and ""
+// for one who is there for discovery alone (discovery.auth has users of its own): behind that
+// may be anybody.
+func (s *Frontend) loginUser(user string) string {
+	if user == "" || slices.ContainsFunc(s.nodeList(), func(n *node) bool {
+		return slices.ContainsFunc(n.access.Load().Auth.Users, func(c Credential) bool { return c.Name == user })
+	}) {
+		return user
+	}
+	return ""
 }
 
 func (l *targetListing) more() bool { return len(l.nodes) > 0 }
@@ -46,6 +61,11 @@ func (l *targetListing) next(dst []byte) []byte {
 	}
 	if ok, _ := t.ACL.allowCertificate(l.c.sess.key.initiator, l.c.remote.Addr(), l.c.shown.names); !ok {
 		return dst
+	}
+	if l.user != "" {
+		if ok, _ := t.ACL.allowUser(l.c.sess.key.initiator, l.c.remote.Addr(), l.user); !ok {
+			return dst
+		}
 	}
 	d := iscsi.DiscoveredTarget{Name: n.cfg.Name, Alias: t.Alias}
 	for _, p := range n.srv.cfg.Portals {

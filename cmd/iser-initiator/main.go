@@ -40,6 +40,7 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	cmd.SetOut(out)
 	cmd.SetErr(stderr)
 	callerr.Tree(cmd) // now: the completion command keeps the output of its making
+	complete(cmd)
 	err := cmd.ExecuteContext(ctx)
 	if lost := out.Err(); lost != nil {
 		lost = fmt.Errorf("standard output: %w; not all of the answer has been written", lost)

@@ -63,7 +63,6 @@ its admin socket tells, is left to it. Secrets are not printed.`,
 	cmd.Flags().StringVarP(&file, "config", "c", "", "configuration file (YAML)")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON instead of YAML")
 	cmd.Flags().BoolVar(&noOpen, "no-open", false, "do not open the volumes")
-	configFiles(cmd)
 	if err := cmd.MarkFlagRequired("config"); err != nil {
 		panic(err) // the flag is defined three lines above
 	}

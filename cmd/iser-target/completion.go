@@ -11,11 +11,50 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"softiser/internal/usage"
 	"softiser/target"
 )
 
 // Shell completion of what the shell cannot know: names of the running target, and the
 // words of --export.
+
+// completed is what the shell offers for flags, whatever command they belong to; those that
+// have something to ask have a function of their own.
+var completed = map[string]usage.Values{
+	"config": {Endings: []string{"yaml", "yml"}},
+	"socket": {Files: true}, "write": {Files: true}, "bundle": {Files: true}, "log": {Files: true}, "binary": {Files: true},
+	"metrics": {Words: []string{"127.0.0.1:9326"}},
+	// lvm
+	"devices": {Files: true}, "file": {Files: true},
+	"input": {Words: []string{"s3://"}, Files: true}, "output": {Words: []string{"s3://"}, Files: true},
+	"alloc":        {Words: []string{"contiguous", "cling", "normal", "anywhere"}},
+	"discards":     {Words: []string{"ignore", "nopassdown", "passdown"}},
+	"permission":   {Words: []string{"r", "rw"}},
+	"reportformat": {Words: []string{"basic", "json"}},
+	"type":         {Words: []string{"linear", "striped", "snapshot", "thin", "thin-pool"}},
+	"units":        {Words: []string{"r", "h", "b", "s", "k", "m", "g", "t"}},
+	"zero":         yes, "errorwhenfull": yes, "setactivationskip": yes, "setautoactivation": yes, "activate": yes, "wipesignatures": yes, "poolmetadataspare": yes,
+	"next": {}, "peer": {}, "size": {}, "agreed": {}, "addtag": {}, "deltag": {}, "uuid": {}, "name": {}, "select": {}, "separator": {},
+	"chunksize": {}, "dataalignment": {}, "extents": {}, "metadatasize": {}, "physicalextentsize": {}, "poolmetadatasize": {},
+	"setphysicalvolumesize": {}, "stripesize": {}, "virtualsize": {},
+}
+
+var yes = usage.Values{Words: []string{"y", "n"}}
+
+// complete has the shell offer values of flags, and no files where a command has no arguments.
+func complete(root *cobra.Command) {
+	usage.Complete(root, completed)
+	noArguments(root)
+}
+
+func noArguments(c *cobra.Command) {
+	for _, sub := range c.Commands() {
+		noArguments(sub)
+	}
+	if c.ValidArgsFunction == nil && !c.HasSubCommands() {
+		c.ValidArgsFunction = usage.Arguments(false)
+	}
+}
 
 // completer offers values for the word that is being typed, given the arguments before it.
 type completer func(args []string, word string) []string
@@ -37,13 +76,6 @@ func completeFlag(cmd *cobra.Command, flag string, values completer) {
 	})
 	if err != nil {
 		panic(err) // the flag is not there, or has been registered twice
-	}
-}
-
-// configFiles makes the shell offer configurations for --config.
-func configFiles(cmd *cobra.Command) {
-	if err := cmd.MarkFlagFilename("config", "yaml", "yml"); err != nil {
-		panic(err) // the flag is not there
 	}
 }
 

@@ -10,6 +10,8 @@ import (
 	"softiser/blockdev/open"
 	"softiser/initiator"
 	"softiser/internal/await"
+	"softiser/internal/helptest"
+	"softiser/internal/usage"
 	"softiser/target"
 	"softiser/target/scsi"
 )
@@ -57,6 +59,13 @@ func TestCompletion(t *testing.T) {
 		{"capture --socket SOCK --session |", "1"},
 		{"capture --socket SOCK --controller |", ""},
 		{"ser|", "serve"},
+		{"status --socket SOCK |", ""},
+		{"doctor --config |", "yaml yml"},
+		{"serve --metrics |", "127.0.0.1:9326"},
+		{"lvm lvcreate --type t|", "thin thin-pool"},
+		{"lvm vgs --reportformat |", "basic json"},
+		{"lvm lvchange --permission |", "r rw"},
+		{"lvm export vg/lv --output s|", "s3://"},
 		{"session |", "kill list release"},
 	} {
 		words := strings.Fields(strings.NewReplacer("SOCK", b.sock, " |", " \x00", "|", "").Replace(c.words))
@@ -90,6 +99,14 @@ func TestCompletion(t *testing.T) {
 			t.Error(err)
 		}
 	}
+}
+
+// Every flag and argument completes to something that somebody has thought of.
+func TestEverythingCompletes(t *testing.T) {
+	root := newRoot()
+	usage.Tree(root)
+	complete(root)
+	helptest.Completion(t, root, completed)
 }
 
 // A number that several controllers have names none of them.

@@ -78,7 +78,6 @@ addresses and serial numbers are in it.`,
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	cmd.Flags().StringVar(&bundle, "bundle", "", "file for a support bundle (.tar.gz, mode 0600), which must not be there yet")
 	cmd.Flags().StringVar(&log, "log", "", "with --bundle: the target's log (default: the journal of "+serviceUnit+")")
-	configFiles(cmd)
 	return cmd
 }
 

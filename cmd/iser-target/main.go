@@ -76,6 +76,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root.SetOut(out)
 	root.SetErr(stderr)
 	usage.Tree(root) // now: the completion command keeps the output of its making
+	complete(root)
 	cmd, err := root.ExecuteContextC(ctx)
 	if lost := out.Err(); lost != nil && cmd.Name() != serveName { // whose banner is a courtesy
 		lost = fmt.Errorf("standard output: %w; not all of the answer has been written", lost)

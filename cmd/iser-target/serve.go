@@ -81,7 +81,6 @@ another disk there, and an empty one.`,
 	fl.DurationVar(&f.drain, "drain", 5*time.Second, "how long a shutdown waits for initiators to log out")
 	fl.DurationVar(&f.storage, "storage-timeout", 50*time.Second, "how long a shutdown then waits for volumes that do not answer")
 	cmd.MarkFlagsMutuallyExclusive("config", "export")
-	configFiles(cmd)
 	completeFlag(cmd, "export", exports)
 	completeFlag(cmd, "listen", oneOf("127.0.0.1:3260", "0.0.0.0:3260", "[::]:3260", "roce://127.0.0.2:3260"))
 	completeFlag(cmd, "log-level", oneOf("debug", "info", "warn", "error"))

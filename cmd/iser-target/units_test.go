@@ -39,6 +39,52 @@ func TestUnitsAreHardened(t *testing.T) {
 	}
 }
 
+// systemd finds no mistake in the units, nor in the drop-in for ublk, with which the level is the same.
+func TestUnitsVerify(t *testing.T) {
+	analyze, err := exec.LookPath("systemd-analyze")
+	if err != nil {
+		t.Skip("no systemd-analyze (Debian package systemd)")
+	}
+	dir := t.TempDir()
+	put := func(from, to string) {
+		text, err := os.ReadFile(filepath.Join(units, from))
+		if err != nil {
+			t.Fatal(err)
+		}
+		// The programs are where the package puts them.
+		text = regexp.MustCompile(`(?m)^(Exec\w+=)/usr/bin/iser-\w+`).ReplaceAll(text, []byte("${1}/bin/true"))
+		to = filepath.Join(dir, to)
+		if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(to, text, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	names := []string{"iser-target.service", "iser-target.socket", "iser-attach@.service", "iser-attach@plain.service", "iser-attach@ublk.service"}
+	var paths []string
+	for _, name := range names {
+		from, _, _ := strings.Cut(name, "@")
+		if from != name {
+			from += "@.service"
+		}
+		put(from, name)
+		paths = append(paths, filepath.Join(dir, name))
+	}
+	put("iser-attach-ublk.conf", "iser-attach@ublk.service.d/ublk.conf")
+	c := exec.CommandContext(t.Context(), analyze, append([]string{"verify", "--man=no", "--recursive-errors=no"}, paths...)...)
+	c.Env = append(os.Environ(), "LC_ALL=C")
+	out, err := c.CombinedOutput()
+	if err != nil {
+		t.Errorf("systemd-analyze verify: %v\n%s", err, out)
+	}
+	for line := range strings.Lines(string(out)) {
+		if strings.Contains(line, dir) || strings.Contains(line, "iser-") {
+			t.Errorf("systemd-analyze verify: %s", line)
+		}
+	}
+}
+
 // What the units start takes the options that they give.
 func TestUnitsGiveKnownOptions(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(units, "iser-target.service"))

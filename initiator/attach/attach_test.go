@@ -397,11 +397,11 @@ func TestCommandErrors(t *testing.T) {
 
 func TestPrintedCommandsNameTheSocket(t *testing.T) {
 	var out bytes.Buffer
-	c := &command{}
+	c := &command{opt: Options{Dir: "/run/elsewhere"}}
 	if err := c.print(&out, &Record{URL: "iser://h/i/0", URI: "nbd+unix:///?socket=/run/s", Size: 42}); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"nbdinfo 'nbd+unix:///?socket=/run/s'", "--ioengine=nbd", "qemu-img info", "attach --detach iser://h/i/0"} {
+	for _, want := range []string{"nbdinfo 'nbd+unix:///?socket=/run/s'", "--ioengine=nbd", "qemu-img info", "attach --detach iser://h/i/0 --run-dir /run/elsewhere\n"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("%q lacks %q", out.String(), want)
 		}

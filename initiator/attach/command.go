@@ -419,7 +419,11 @@ func (c *command) print(out io.Writer, r *Record) error {
 	}
 	fmt.Fprintf(out, "Use it:\n  nbdinfo '%[1]s'\n  nbdcopy --progress '%[1]s' disk.img\n  qemu-img info '%[1]s'\n  fio --name=t --ioengine=nbd --uri='%[1]s' --rw=randread --bs=4k --iodepth=32 --size=%[2]d --runtime=10 --time_based\n",
 		r.URI, r.Size)
-	fmt.Fprintf(out, "Detach:\n  iser-initiator attach --detach %s\n", r.URL)
+	where := ""
+	if c.opt.Dir != RunDir() {
+		where = " --run-dir " + c.opt.Dir
+	}
+	fmt.Fprintf(out, "Detach:\n  iser-initiator attach --detach %s%s\n", r.URL, where)
 	return nil
 }
 

@@ -50,6 +50,25 @@ func (a *app) complete(c *cobra.Command) {
 	if f := c.Flags().Lookup("options"); f != nil {
 		completeColumns(c)
 	}
+	a.completeVolumes(c)
+}
+
+// volumeFlags are those whose value is a logical volume, as which columns name it.
+var volumeFlags = map[string]string{"export from": "lv_full_name", "lvcreate thinpool": "lv_full_name", "pvmove name": "lv_name"}
+
+func (a *app) completeVolumes(c *cobra.Command) {
+	for of, column := range volumeFlags {
+		name, flag, _ := strings.Cut(of, " ")
+		if name != c.Name() {
+			continue
+		}
+		err := c.RegisterFlagCompletionFunc(flag, func(_ *cobra.Command, _ []string, word string) ([]cobra.Completion, cobra.ShellCompDirective) {
+			return slices.DeleteFunc(a.names("lvs", column), func(n string) bool { return !strings.HasPrefix(n, word) }), cobra.ShellCompDirectiveNoFileComp
+		})
+		if err != nil {
+			panic(err) // the flag is not there, or has been registered twice
+		}
+	}
 }
 
 // completeColumns has the shell offer columns for the last word of a list.

@@ -183,7 +183,7 @@ func (a lvCommands) lvchange() *cobra.Command {
 	c := &cobra.Command{Use: "lvchange [options] VG/LV...", Short: "Change attributes of logical volumes", Args: cobra.MinimumNArgs(1)}
 	f := c.Flags()
 	f.StringVarP(&perm, "permission", "p", "", "r or rw")
-	f.StringVar(&alloc, "alloc", "", "allocation policy")
+	f.StringVar(&alloc, "alloc", "", "allocation policy: contiguous, cling, normal, anywhere, inherit")
 	f.StringVarP(&skip, "setactivationskip", "k", "", "y or n")
 	f.StringVar(&auto, "setautoactivation", "", "y or n")
 	f.StringVar(&full, "errorwhenfull", "", "thin pool: y or n")

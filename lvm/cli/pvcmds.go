@@ -222,7 +222,7 @@ func (a pvCommands) pvmove() *cobra.Command {
 	var name, alloc string
 	c := &cobra.Command{Use: "pvmove [-n LV] SOURCE[:PE-PE] [DEST...]", Short: "Move extents to other physical volumes, on line", Args: cobra.MinimumNArgs(1)}
 	c.Flags().StringVarP(&name, "name", "n", "", "move only this logical volume")
-	c.Flags().StringVar(&alloc, "alloc", "", "allocation policy")
+	c.Flags().StringVar(&alloc, "alloc", "", "allocation policy: contiguous, cling, normal, anywhere, inherit")
 	c.RunE = func(cmd *cobra.Command, args []string) error {
 		g, _, err := a.ofPV(strings.SplitN(args[0], ":", 2)[0])
 		if err != nil {

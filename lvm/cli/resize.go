@@ -23,7 +23,7 @@ type resizeFlags struct {
 func (o *resizeFlags) add(f *pflag.FlagSet) {
 	f.StringVarP(&o.size, "size", "L", "", "new size, or +SIZE")
 	f.StringVarP(&o.extents, "extents", "l", "", "new size in extents, or +100%FREE")
-	f.StringVar(&o.alloc, "alloc", "", "allocation policy")
+	f.StringVar(&o.alloc, "alloc", "", "allocation policy: contiguous, cling, normal, anywhere, inherit")
 	f.StringVar(&o.metaSize, "poolmetadatasize", "", "new size of a thin pool's metadata, or +SIZE")
 	f.IntVarP(&o.stripes, "stripes", "i", 0, "number of stripes (default: as the last segment)")
 }

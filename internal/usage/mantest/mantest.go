@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/cobra/doc"
+	"github.com/spf13/pflag"
 )
 
 // Write makes a page for the command and for each below it, in dir, or only to look at them
@@ -53,11 +54,36 @@ func Write(t *testing.T, root *cobra.Command, dir, source string) {
 			}
 		}
 	}
+	flagsDocumented(t, root, dir)
 	if mandoc, err := exec.LookPath("mandoc"); err == nil {
 		out, err := exec.CommandContext(t.Context(), mandoc, append([]string{"-T", "lint", "-W", "error"}, pages...)...).CombinedOutput()
 		if err != nil {
 			t.Errorf("mandoc: %v\n%s", err, out)
 		}
+	}
+}
+
+// flagsDocumented fails for flags of a command, those of its parents among them, that its page does not have.
+func flagsDocumented(t *testing.T, c *cobra.Command, dir string) {
+	t.Helper()
+	if !c.IsAvailableCommand() && c.HasParent() {
+		return
+	}
+	page, err := os.ReadFile(filepath.Join(dir, strings.ReplaceAll(c.CommandPath(), " ", "-")+".1"))
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	text := strings.ReplaceAll(string(page), `\`, "")
+	check := func(f *pflag.Flag) {
+		if !f.Hidden && f.Deprecated == "" && !strings.Contains(text, "--"+f.Name) {
+			t.Errorf("%s: the man page does not have --%s", c.CommandPath(), f.Name)
+		}
+	}
+	c.NonInheritedFlags().VisitAll(check)
+	c.InheritedFlags().VisitAll(check)
+	for _, sub := range c.Commands() {
+		flagsDocumented(t, sub, dir)
 	}
 }
 

@@ -100,6 +100,7 @@ func Arguments(more bool, each ...Values) cobra.CompletionFunc {
 	}
 }
 
+// complete is what cobra asks for, of the word that is being typed.
 func (v Values) complete(c *cobra.Command, args []string, word string) (offered []cobra.Completion, directive cobra.ShellCompDirective) {
 	if v.Ask != nil {
 		return v.Ask(c, args, word)

@@ -32,15 +32,15 @@ func (x *textExchange) sendTargets(which string) (targetListing, bool) {
 		if n == nil {
 			return targetListing{}, true
 		}
-		return targetListing{c: x.c, nodes: []*node{n}, user: s.srv.loginUser(s.user)}, true
+		return targetListing{c: x.c, nodes: []*node{n}, user: loginUser(s.srv, s.user)}, true
 	}
-	return targetListing{c: x.c, nodes: s.srv.nodeList(), user: s.srv.loginUser(s.user)}, true
+	return targetListing{c: x.c, nodes: s.srv.nodeList(), user: loginUser(s.srv, s.user)}, true
 }
 
 // loginUser returns user if there is a target to which one of that name can log in, and ""
 // for one who is there for discovery alone (discovery.auth has users of its own): behind that
 // may be anybody.
-func (s *Frontend) loginUser(user string) string {
+func loginUser(s *Frontend, user string) string {
 	if user == "" || slices.ContainsFunc(s.nodeList(), func(n *node) bool {
 		return slices.ContainsFunc(n.access.Load().Auth.Users, func(c Credential) bool { return c.Name == user })
 	}) {

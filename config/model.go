@@ -308,7 +308,7 @@ type Limits struct {
 	DiscoveryAge       Duration `mapstructure:"discovery_age" json:"discovery_age"`               // a discovery session ends then; 0: never
 	PendingLogins      int      `mapstructure:"pending_logins" json:"pending_logins"`
 	PendingPerAddress  int      `mapstructure:"pending_per_address" json:"pending_per_address"` // once more than half are there; 0: an eighth
-	Workers            int      `mapstructure:"workers" json:"workers"`                         // per volume
+	Workers            int      `mapstructure:"workers" json:"workers"`                         // per volume; twice as many for writes that are to be durable
 	StagingMemory      Size     `mapstructure:"staging_memory" json:"staging_memory"`
 }
 

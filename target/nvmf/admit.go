@@ -147,6 +147,12 @@ func (r volumeRequest) toWorker(job func(volumeRequest)) {
 	r.ns.vol.ToWorker(&r.Op)
 }
 
+// toSyncer is toWorker for a job that makes data durable.
+func (r volumeRequest) toSyncer(job func(volumeRequest)) {
+	r.resume = job
+	r.ns.vol.ToSyncer(&r.Op)
+}
+
 // fail ends the command with an error of its volume.
 func (r volumeRequest) fail(err error, dir volume.Direction) {
 	if r.stopped() { // the error may come from giving it up, and is then no fault of the volume

@@ -34,7 +34,7 @@ func (r writeRequest) next(m blockdev.Mode) {
 	v := r.ns.vol
 	if r.inCapsule() {
 		if m == blockdev.NoWait && r.fua() {
-			r.toWorker(writeOnWorker)
+			r.toSyncer(writeOnWorker)
 			return
 		}
 		if m == blockdev.NoWait && !r.ns.vol.WritesAtOnce(&r.probe, r.off, int(r.n)) {
@@ -88,7 +88,12 @@ func (r writeRequest) storeParams() {
 // filled goes on when the host's data is in the memory that was lent.
 func (r writeRequest) filled() {
 	if r.ns.vol.CommitWaits(&r.lease, &r.probe, r.fua()) {
-		r.toWorker(func(r volumeRequest) { writeRequest{r}.commit(blockdev.Wait) })
+		job := func(r volumeRequest) { writeRequest{r}.commit(blockdev.Wait) }
+		if r.fua() || !r.ns.vol.Geo().Info.WriteCache {
+			r.toSyncer(job)
+		} else {
+			r.toWorker(job)
+		}
 		return
 	}
 	r.commit(blockdev.NoWait)

@@ -75,6 +75,12 @@ func (t *Task) toWorker(job func(*Task)) {
 	t.lu.vol.ToWorker(&t.Op)
 }
 
+// toSyncer is toWorker for a job that makes data durable.
+func (t *Task) toSyncer(job func(*Task)) {
+	t.job = job
+	t.lu.vol.ToSyncer(&t.Op)
+}
+
 // exclusively runs job on a worker with the blocks of t held exclusively, until the
 // task ends or yields.
 func (t *Task) exclusively(job func(*Task)) {

@@ -77,7 +77,7 @@ func writeChunk(t *Task, m blockdev.Mode) {
 // writeArrived writes a command whose data all came with it.
 func writeArrived(t *Task, m blockdev.Mode) {
 	if m == blockdev.NoWait && t.fua() {
-		t.toWorker(writeJob)
+		t.toSyncer(writeJob)
 		return
 	}
 	if m == blockdev.NoWait && !t.lu.vol.WritesAtOnce(&t.Lease, t.off, int(t.n)) {
@@ -102,7 +102,11 @@ func writeMade(t *Task) {
 // writeArrivedChunk runs when a chunk's data are there.
 func writeArrivedChunk(t *Task) {
 	if t.chunk.staged > 0 || t.Lease.Owner != nil && commitWaits(t) {
-		t.toWorker(commitJob)
+		if t.fua() || !t.lu.geo().Info.WriteCache {
+			t.toSyncer(commitJob)
+		} else {
+			t.toWorker(commitJob)
+		}
 		return
 	}
 	commitChunk(t, nil, blockdev.NoWait)

@@ -34,6 +34,7 @@ type Op struct {
 	node    list.Node[Op] // in the task set
 	qnext   *Op           // dormant, worker or throttle queue
 	inTurn  bool          // the worker queue has it as one of pool.turns
+	syncs   bool          // what it is queued for makes data durable
 	waits   []*Wait
 	timer   *time.Timer   // bounds a Blocked op
 	copying *Copy         // what the command does
@@ -169,6 +170,7 @@ func (o *Op) Init(r Request) {
 	o.set = nil
 	o.hold = hold{}
 	o.write = write{}
+	o.syncs = false
 	o.Bytes = 0
 	o.ended = nil
 	o.aborted.Store(0)

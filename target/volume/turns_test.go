@@ -18,7 +18,7 @@ type slow struct {
 
 func (d slow) Info() blockdev.Info {
 	info := d.Device.Info()
-	info.InTurn = d.inTurn
+	info.InTurn, info.WriteCache = d.inTurn, true
 	return info
 }
 
@@ -116,6 +116,46 @@ func TestWritesInTurn(t *testing.T) {
 					t.Errorf("%d writes are still counted", b.v.pool.turns.n)
 				}
 				b.v.mu.Unlock()
+			})
+		})
+	}
+}
+
+// Of steps that make data durable twice as many are under way at once as of others.
+func TestWorkersForSyncs(t *testing.T) {
+	const workers = 3
+	for _, tc := range []struct {
+		name string
+		to   func(*Tasks, *Op)
+		want int32
+	}{{"others", (*Tasks).ToWorker, workers}, {"syncs", (*Tasks).ToSyncer, 2 * workers}} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := serve(t, new(Registry), Config{Device: newDevice(t, "v"), Workers: workers}, "v")
+				gate := make(chan struct{})
+				var begun atomic.Int32
+				var all []*req
+				for n := range uint64(4 * workers) {
+					r := &req{steps: make(chan Cause, 1)}
+					r.more = func(r *req) {
+						begun.Add(1)
+						<-gate
+						r.Step(Proceed)
+					}
+					if _, runs := b.start(r, &Client{}, Simple, n, n+1, HoldWrite); !runs {
+						t.Fatal("a request beside others has to wait")
+					}
+					tc.to(&b.v.Tasks, &r.op)
+					all = append(all, r)
+				}
+				synctest.Wait()
+				if got := begun.Load(); got != tc.want {
+					t.Errorf("%d steps are under way, want %d", got, tc.want)
+				}
+				close(gate)
+				for _, r := range all {
+					<-r.steps
+				}
 			})
 		})
 	}

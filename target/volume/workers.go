@@ -6,8 +6,8 @@ import (
 )
 
 // pool is the workers of a volume, which run what may wait for storage, and the queue of what
-// waits for one. They are started on demand, at most Config.Workers of them, and all but
-// keepIdleWorkers end when there is nothing to do. The queue is bounded by the sessions'
+// waits for one. They are started on demand, at most Config.Workers of them, twice as many for what
+// is to be durable, and all but keepIdleWorkers end when there is nothing to do. The queue is bounded by the sessions'
 // command windows. It is used under the lock of the task set that it is a part of.
 type pool struct {
 	mu     *sync.Mutex // of the Tasks; guards everything below
@@ -34,14 +34,22 @@ func (s *Tasks) ToWorker(o *Op) {
 	s.mu.Unlock()
 }
 
+// ToSyncer is ToWorker for a step that makes data durable.
+func (s *Tasks) ToSyncer(o *Op) {
+	s.mu.Lock()
+	o.syncs = true
+	s.pool.enqueueLocked(o)
+	s.mu.Unlock()
+}
+
 // ToWriter hands o, which runs, to a worker, which makes the write of p at off and then calls its
 // Step; that finds by o.Written how it went. p belongs to the volume until then.
 func (v *Volume) ToWriter(o *Op, p []byte, off int64) {
-	inTurn := v.Geo().Info.InTurn
+	info := &v.Geo().Info
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	o.write = write{blocks: &v.badBlocks, p: p, off: off}
-	o.inTurn = inTurn
+	o.inTurn, o.syncs = info.InTurn, !info.WriteCache
 	v.pool.enqueueLocked(o)
 }
 
@@ -68,7 +76,7 @@ func (p *pool) enqueueLocked(o *Op) {
 			return // who makes the one before takes it next
 		}
 	}
-	p.hireLocked()
+	p.hireLocked(o)
 }
 
 // dropLocked takes an aborted command out of the queue.
@@ -77,13 +85,23 @@ func (p *pool) dropLocked(o *Op) {
 	p.turns.end(o.takeTurn(), p.turns.round)
 }
 
-// hireLocked has one more worker look at the queue, if there may be one.
-func (p *pool) hireLocked() {
+// mostFor is how many workers there may be for o. One that has made data durable waits for the syncs
+// that began before its own had ended, as one of them may have got its error: on the average half of
+// such workers are in no call to the storage.
+func (p *pool) mostFor(o *Op) int {
+	if o.syncs {
+		return 2 * p.most
+	}
+	return p.most
+}
+
+// hireLocked has one more worker look at the queue, where o is, if there may be one.
+func (p *pool) hireLocked(o *Op) {
 	switch {
 	case p.idle > p.woken:
 		p.woken++
 		p.work.Signal()
-	case p.n < p.most:
+	case p.n < p.mostFor(o):
 		p.startLocked()
 	}
 }
@@ -123,7 +141,7 @@ func (p *pool) unstick() {
 		p.turns.round++
 		for o := p.queue.head; o != nil; o = o.qnext {
 			o.inTurn = false
-			p.hireLocked()
+			p.hireLocked(o)
 		}
 	}
 }
@@ -151,7 +169,7 @@ func (p *pool) worker() {
 	var owes owed
 	p.mu.Lock()
 	for {
-		if p.n > p.most { // there are others for the queue
+		if next := p.queue.head; p.n > p.most && (next == nil || p.n > p.mostFor(next)) { // there are others for the queue
 			p.endLocked()
 			return
 		}

@@ -53,7 +53,7 @@ func (c *Conn) sendInitiatorLocked(p *iscsi.PDU) error {
 	}
 	if in > 0 && err == nil {
 		if k.in, h.ReadSTag, h.ReadBase, err = c.windows.Open(b.In, 0, rdma.AccessRemoteWrite|rdma.AccessLocalWrite|rdma.AccessScratch); err == nil {
-			h.rsv = true
+			h.rsv, k.inLen = true, uint32(in)
 			k.inv, k.hasInv = h.ReadSTag, true
 		}
 	}

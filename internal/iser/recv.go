@@ -178,11 +178,11 @@ func (c *Conn) fromTargetLocked(p *iscsi.PDU, op iscsi.Opcode, wc *rdma.WC) (boo
 	if k.in != nil {
 		// What has arrived is not counted by RDMA: it is what was asked for less the
 		// underflow.
-		n, r := size(k.bufs.In), p.BHS.SCSIResponse()
+		n, r := k.inLen, p.BHS.SCSIResponse()
 		if r.ResidualFlags()&iscsi.ResidualUnderflow != 0 {
-			n -= min(n, uint64(r.Residual()))
+			n -= min(n, r.Residual())
 		}
-		c.stats.payloadIn += n
+		c.stats.payloadIn += uint64(n)
 	}
 	if !c.tasks.release(k, &c.windows) {
 		// The target's answer stands, but the data is not there.

@@ -15,6 +15,7 @@ type task struct {
 	in, out *rdma.Window
 	inv     uint32
 	hasInv  bool
+	inLen   uint32 // bytes of bufs.In, which is not looked at when the response comes
 	slot    int
 	next    *task // hash chain, free list
 }

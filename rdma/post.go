@@ -78,11 +78,11 @@ func (qp *QP) Enqueue(wr *SendWR) error {
 		return err
 	}
 	qp.v.Mu.Lock()
-	defer qp.v.Mu.Unlock()
 	e, err := qp.v.PostLocked(wr.ID, wr.Op)
 	if e != nil {
 		qp.fillSend(e, wr, n)
 	}
+	qp.v.Mu.Unlock()
 	return err
 }
 

@@ -25,6 +25,7 @@ type end struct {
 	mu     sync.Mutex
 	p      Pump
 	costs  []int // Sent
+	reaped int   // completions of the send queue
 	failed error
 	keep   bool    // received messages are not given back
 	held   []*Recv // with keep
@@ -64,8 +65,14 @@ func (e *end) Fail(err error)            { e.failed = err; e.l.QP.Abort(err) }
 func (e *end) sent(cq *rdma.CQ) {
 	var wcs [8]rdma.WC
 	for more := true; more; {
+		clear(wcs[:])
 		e.mu.Lock()
 		more = e.p.Reap(cq, wcs[:])
+		for i := range wcs {
+			if wcs[i].QP != nil {
+				e.reaped++
+			}
+		}
 		e.mu.Unlock()
 		e.push()
 	}

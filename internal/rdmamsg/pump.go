@@ -39,7 +39,9 @@ type Owner interface {
 //	                     ├──────────────────────────────────▶ queue pair ──▶ Reap
 //	Get ────────▶ reads ─┘ and, of Reads, the ORD
 //
-// Messages and Puts leave in the order of the calls. The owner's lock guards it.
+// Messages and Puts leave in the order of the calls. Of those that leave together only some ask
+// for a completion (FlagSignaled): it says that what was posted before has ended, too. The last
+// one always asks. The owner's lock guards it.
 type Pump struct {
 	// ORD is how many Reads the peer serves at once; set before the first Get.
 	ORD int
@@ -60,7 +62,18 @@ type Pump struct {
 	gets  []*get // running, by slot
 	freeG []int
 	sgl   [MaxSGE]rdma.SGE
+
+	silent      opList // posted since the last request that asked for a completion
+	silentOps   int    // how many
+	silentBytes int    // and how much they send
 }
+
+// What goes without a completion in a row, at most: its memory is free only when the next
+// completion comes.
+const (
+	maxSilent      = 15
+	maxSilentBytes = 64 << 10
+)
 
 // Init makes p the pump of a link.
 func (p *Pump) Init(l *Link, o Owner) { p.d, p.qp, p.owner = l.d, l.QP, o }
@@ -106,6 +119,8 @@ type op struct {
 	remote  rdma.RemoteAddr
 	left    uint32 // bytes that have not been queued yet
 	wrs     int    // opWrite: requests outstanding
+	quiet   bool   // posted without asking for a completion
+	covers  opList // quiet ones posted before it: they have ended when one of its requests has
 	n       uint32 // bytes of this request (opRead)
 	aborted bool
 	err     error
@@ -157,7 +172,7 @@ func (p *Pump) put(o *op) {
 		p.d.sends.put(o.Buf)
 	}
 	o.Buf, o.sgl[0], o.Tag, o.HasInv, o.First = nil, rdma.SGE{}, 0, false, false
-	o.user, o.g, o.segs, o.aborted, o.err = nil, nil, nil, false, nil
+	o.user, o.g, o.segs, o.aborted, o.quiet, o.err = nil, nil, nil, false, false, nil
 	o.next, p.ops.free = p.ops.free, o
 }
 
@@ -227,11 +242,15 @@ func (p *Pump) Pump(reads bool) {
 			break
 		}
 		if o.kind == opSend {
+			o.quiet = p.mayBeQuiet(o, len(o.Buf))
 			if !p.post(o) {
 				return
 			}
 			p.pend.pop()
 			p.msgs--
+			if o.quiet {
+				p.silent.put(o)
+			}
 			continue
 		}
 		if o.aborted {
@@ -244,11 +263,15 @@ func (p *Pump) Pump(reads bool) {
 			}
 			continue
 		}
+		o.quiet = len(o.segs) <= MaxSGE && o.wrs == 0 && p.mayBeQuiet(o, int(o.left)) // of one request only
 		if !p.write(o) {
 			return
 		}
 		if o.left == 0 {
 			p.pend.pop()
+		}
+		if o.quiet {
+			p.silent.put(o)
 		}
 	}
 	if reads {
@@ -256,10 +279,32 @@ func (p *Pump) Pump(reads bool) {
 	}
 }
 
+// mayBeQuiet reports whether o, the first in pend and of n bytes, needs no completion of its
+// own: what is behind it is posted at once as well.
+func (p *Pump) mayBeQuiet(o *op, n int) bool {
+	return o.next != nil && !o.next.aborted && !p.Hold && p.out+1 < SendDepth && o.covers.head == nil &&
+		p.silentOps < maxSilent && p.silentBytes+n <= maxSilentBytes
+}
+
+// flags are those of a request of o, of n bytes. If it asks for a completion, that is the
+// completion of the quiet ones before it, too.
+func (p *Pump) flags(o *op, n int) rdma.SendFlags {
+	if o.quiet {
+		p.silentOps++
+		p.silentBytes += n
+		return 0
+	}
+	if p.silentOps > 0 {
+		o.covers = p.silent
+		p.silent, p.silentOps, p.silentBytes = opList{}, 0, 0
+	}
+	return rdma.FlagSignaled
+}
+
 // post gives a message to the queue pair.
 func (p *Pump) post(o *op) bool {
 	o.sgl[0] = rdma.SGE{Mem: o.Buf, LKey: p.d.pd.LocalDMAKey()}
-	wr := rdma.SendWR{ID: o.id, Op: rdma.OpSend, Flags: rdma.FlagSignaled, SGL: o.sgl[:]}
+	wr := rdma.SendWR{ID: o.id, Op: rdma.OpSend, Flags: p.flags(o, len(o.Buf)), SGL: o.sgl[:]}
 	if o.HasInv {
 		wr.Op, wr.InvSTag = rdma.OpSendInv, o.Inv
 	}
@@ -270,7 +315,7 @@ func (p *Pump) post(o *op) bool {
 func (p *Pump) write(o *op) bool {
 	segs, off := o.segs, o.off
 	sgl, n := p.take(o, o.left)
-	wr := rdma.SendWR{ID: o.id, Op: rdma.OpWrite, Flags: rdma.FlagSignaled, SGL: sgl, Remote: o.remote}
+	wr := rdma.SendWR{ID: o.id, Op: rdma.OpWrite, Flags: p.flags(o, int(n)), SGL: sgl, Remote: o.remote}
 	if !p.enqueue(&wr) {
 		o.segs, o.off = segs, off
 		return false
@@ -308,14 +353,30 @@ func (p *Pump) Reap(cq *rdma.CQ, wcs []rdma.WC) (more bool) {
 
 func (p *Pump) reap(wc *rdma.WC) {
 	o := p.ops.all[wc.ID]
+	if o.kind == opWrite && wc.Status != rdma.StatusSuccess && o.err == nil {
+		o.err = wcError(wc)
+	}
+	if o.quiet {
+		return // it has failed, and ends with the request that covers it
+	}
+	p.endAll(&o.covers)
+	p.ended(o, wc)
+}
+
+// endAll ends requests that have no completion of their own.
+func (p *Pump) endAll(l *opList) {
+	for l.head != nil {
+		p.ended(l.pop(), nil)
+	}
+}
+
+// ended enters that a request of o has ended; wc is its completion, which a Read always has.
+func (p *Pump) ended(o *op, wc *rdma.WC) {
 	p.out--
 	switch o.kind {
 	case opSend:
 		p.sent(o)
 	case opWrite:
-		if wc.Status != rdma.StatusSuccess && o.err == nil {
-			o.err = wcError(wc)
-		}
 		if o.wrs--; o.wrs == 0 && o.left == 0 {
 			p.moved(o)
 		}
@@ -371,8 +432,10 @@ func (p *Pump) Abort(m Move, user any) {
 // Purge ends, at the end of the connection, what has not got into the send queue. What
 // has was flushed, and is to be reaped before; nobody may pump in between.
 func (p *Pump) Purge(err error) {
+	p.endAll(&p.silent) // where the post of what was to cover them has failed
 	for p.pend.head != nil {
 		o := p.pend.pop()
+		p.endAll(&o.covers)
 		if o.kind == opSend {
 			p.msgs--
 			p.sent(o)

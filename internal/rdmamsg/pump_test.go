@@ -202,6 +202,83 @@ func TestAbortGet(t *testing.T) {
 	}
 }
 
+// Of what leaves together only some requests ask for a completion, and everything ends all the
+// same, in order; a large Put has its own.
+func TestFewCompletions(t *testing.T) {
+	for _, c := range []struct {
+		puts, n int
+		most    int // completions
+	}{
+		{puts: 1, n: 64, most: 1},
+		{puts: 8, n: 64, most: 1},
+		{puts: 3 * SendDepth, n: 64, most: SendDepth},
+		{puts: 8, n: maxSilentBytes + 1, most: 9},
+	} {
+		client, server := pair(t, 1, Config{})
+		mem := make([]byte, c.n)
+		_, at := client.open(mem, 0, rdma.AccessRemoteWrite)
+		server.over = make(chan result, c.puts)
+		src := bytes.Repeat([]byte{7}, c.n)
+		server.do(func(p *Pump) {
+			for i := range c.puts {
+				p.Put(i, [][]byte{src}, uint32(c.n), at)
+				m := p.Message(1)
+				m.Buf, m.Tag = append(m.Buf, byte(i)), i+1
+				p.Send(m)
+			}
+		})
+		for i := range c.puts {
+			if r := recv(t, "end of a Put", server.over); r.err != nil || r.user != any(i) {
+				t.Fatalf("%d Puts of %d bytes: number %d ended as %v: %v", c.puts, c.n, i, r.user, r.err)
+			}
+			if got := recv(t, "message", client.msgs); got != string([]byte{byte(i)}) {
+				t.Fatalf("message %d is %q", i, got)
+			}
+		}
+		server.stopSending(t)
+		server.mu.Lock()
+		if n := len(server.costs); n != c.puts || !slices.IsSorted(server.costs) || server.p.out != 0 {
+			t.Errorf("%d Puts of %d bytes: told of %d messages, %d requests outstanding", c.puts, c.n, n, server.p.out)
+		}
+		if got := server.reaped - 1; got > c.most { // one is that of stopSending
+			t.Errorf("%d Puts of %d bytes took %d completions, want %d at most", c.puts, c.n, got, c.most)
+		}
+		server.mu.Unlock()
+	}
+}
+
+// A request without a completion of its own that fails says so, and ends when what covers it has.
+func TestQuietFailure(t *testing.T) {
+	client, server := pair(t, 1, Config{})
+	const n = 4096
+	_, at := client.open(make([]byte, n), 0, rdma.AccessRemoteWrite)
+	good, bad := make([]byte, n), faultmap.New(t, n, 0)
+	server.do(func(p *Pump) {
+		for i, mem := range [][]byte{good, bad, good} {
+			p.Put(i, [][]byte{mem}, n, at)
+			m := p.Message(1)
+			m.Buf, m.Tag = append(m.Buf, 'x'), i+1
+			p.Send(m)
+		}
+	})
+	recv(t, "the end", server.done)
+	<-server.l.QP.Done()
+	server.sent(server.l.SendCQ)
+	for i, want := range []error{nil, ErrFault, errAny} {
+		r := recv(t, "end of a Put", server.over)
+		if r.user != any(i) || (want == errAny) != (r.err != nil && r.err != ErrFault) || want == ErrFault && r.err != want {
+			t.Errorf("Put %v ended with %v, want %v", r.user, r.err, want)
+		}
+	}
+	server.mu.Lock()
+	defer server.mu.Unlock()
+	if server.p.out != 0 || !slices.Equal(server.costs, []int{1, 2, 3}) {
+		t.Errorf("%d requests are outstanding, told of %v", server.p.out, server.costs)
+	}
+}
+
+var errAny = errors.New("any")
+
 // Memory that faults fails the transfer alone.
 func TestFault(t *testing.T) {
 	client, server := pair(t, 1, Config{})

@@ -71,6 +71,7 @@ type transmitter struct {
 
 	cur    txMsg
 	built  uint32     // requests that SQ.Next is still to pass, see enterLocked
+	known  uint32     // behind these: requests that were there when next last had the lock
 	msn    [4]uint32  // next to use, by queue number
 	sqTurn bool       // a response has just been sent: the send queue is next
 	local  *verbs.WQE // a local operation is next and waits for the round to end

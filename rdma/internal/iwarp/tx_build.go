@@ -40,8 +40,9 @@ func (t *transmitter) buildRound() {
 	t.hdr, t.vec, t.open, t.bytes = t.hdr[:0], t.vec[:0], false, 0
 	t.soon = true
 	t.refs, t.gone, t.sent = t.refs[:0], 0, 0
+	t.known = 0
 	for t.reason == nil && t.bytes < t.round && len(t.hdr)+hdrRoom <= cap(t.hdr) && len(t.vec)+3 <= cap(t.vec) {
-		if !t.cur.active && !t.next() {
+		if !t.cur.active && !t.follow() && !t.next() {
 			break
 		}
 		if !t.segment() {
@@ -87,7 +88,28 @@ func (t *transmitter) next() bool {
 		qp.SQ.Next++
 		return false
 	}
+	if !resp {
+		t.known = qp.SQ.Tail - qp.SQ.Next - 1
+	}
 	return t.startLocked(e)
+}
+
+// follow starts the next request, without the lock of the queue, if it was there when next last
+// looked and nothing has to be known before it starts. Such an entry stays as it is where it is
+// until it has been sent.
+func (t *transmitter) follow() bool {
+	if t.known == 0 {
+		return false
+	}
+	e := t.qp.SQ.At(t.qp.SQ.Next + t.built)
+	if !plain(e.Op) || e.Flags&verbs.FlagFence != 0 {
+		return false
+	}
+	t.known--
+	if t.holdsKeys(e) {
+		t.startPlain(e)
+	}
+	return t.cur.active
 }
 
 // startResponseLocked makes the oldest request of the peer the message in
@@ -105,38 +127,62 @@ func (t *transmitter) startResponseLocked() {
 	}
 }
 
-// startLocked makes e the message in progress.
-func (t *transmitter) startLocked(e *verbs.WQE) bool {
-	qp := t.qp
+// plain: a message that needs nothing but its memory.
+func plain(op verbs.Opcode) bool {
+	return op == verbs.OpSend || op == verbs.OpSendInv || op == verbs.OpWrite
+}
+
+// holdsKeys reports whether the keys of e are those of its memory; if not, there is a reason
+// to end.
+func (t *transmitter) holdsKeys(e *verbs.WQE) bool {
 	for i := range e.Segs {
-		if e.LKeys[i] != mem.LocalKey && !qp.checkLKey(e.LKeys[i], e.Segs[i], e.Op.Answered()) {
+		if e.LKeys[i] != mem.LocalKey && !t.qp.checkLKey(e.LKeys[i], e.Segs[i], e.Op.Answered()) {
 			t.reason = errLKey
 			return false
 		}
+	}
+	return true
+}
+
+// startPlain makes a plain message, or the Write of a WriteImm, the one in progress.
+func (t *transmitter) startPlain(e *verbs.WQE) {
+	m := &t.cur
+	*m = txMsg{active: true, e: e, length: e.Length}
+	m.cur.Set(e.Segs)
+	if e.Op == verbs.OpWrite || e.Op == verbs.OpWriteImm {
+		m.op = wire.Write
+		m.stag, m.to = e.Remote.STag, e.Remote.TO
+		m.imm = e.Op == verbs.OpWriteImm
+		return
+	}
+	m.op = wire.Send
+	if e.Op == verbs.OpSendInv {
+		m.op = wire.SendInv
+	}
+	if e.Flags&verbs.FlagSolicited != 0 {
+		m.op += wire.SendSE - wire.Send
+	}
+	m.msn = t.take(wire.QNSend)
+}
+
+// startLocked makes e the message in progress.
+func (t *transmitter) startLocked(e *verbs.WQE) bool {
+	qp := t.qp
+	if !t.holdsKeys(e) {
+		return false
 	}
 	if extension(e.Op) && qp.start.ext != extOn || e.Op.Answered() && len(qp.reads.orq) == 0 {
 		e.Status, e.Done, e.End = verbs.StatusUnsupported, true, t.off
 		qp.SQ.Next++
 		return true
 	}
+	if plain(e.Op) || e.Op == verbs.OpWriteImm {
+		t.startPlain(e)
+		return true
+	}
 	m := &t.cur
 	*m = txMsg{active: true, e: e, length: e.Length}
 	switch e.Op {
-	case verbs.OpSend, verbs.OpSendInv:
-		m.op = wire.Send
-		if e.Op == verbs.OpSendInv {
-			m.op = wire.SendInv
-		}
-		if e.Flags&verbs.FlagSolicited != 0 {
-			m.op += wire.SendSE - wire.Send
-		}
-		m.msn = t.take(wire.QNSend)
-		m.cur.Set(e.Segs)
-	case verbs.OpWrite, verbs.OpWriteImm:
-		m.op = wire.Write
-		m.stag, m.to = e.Remote.STag, e.Remote.TO
-		m.imm = e.Op == verbs.OpWriteImm
-		m.cur.Set(e.Segs)
 	case verbs.OpImm:
 		m.startImm(t)
 	case verbs.OpRead:
@@ -256,13 +302,21 @@ func (t *transmitter) segment() bool {
 	}
 	info := &wire.Ops[m.op]
 	n := t.segmentLen(info)
-	var r *mem.Region
-	if m.resp && n > 0 {
-		if r = t.aimSource(n); r == nil {
-			return false
-		}
-		defer func() { m.cur.Detach(); r.Release() }()
+	if !m.resp || n == 0 {
+		return t.add(info, n, nil)
 	}
+	r := t.aimSource(n)
+	if r == nil {
+		return false
+	}
+	defer func() { m.cur.Detach(); r.Release() }()
+	return t.add(info, n, r)
+}
+
+// add appends a segment of the message in progress with n bytes, which are those of r if that
+// is not nil.
+func (t *transmitter) add(info *wire.Info, n int, r *mem.Region) bool {
+	m := &t.cur
 	if n > copyMax {
 		if fit, _ := m.cur.Fit(n, cap(t.vec)-len(t.vec)-2); fit < n {
 			if len(t.vec) > 0 {

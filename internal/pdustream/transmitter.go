@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"softiser/internal/resident"
 	"softiser/internal/sockio"
 )
 
@@ -189,6 +190,9 @@ func (t *Transmitter[T]) transmit(budget int) (empty bool) {
 	}
 }
 
+// fetchMin is from which length on pieces are fetched ahead: a page.
+const fetchMin = 4 << 10
+
 // ErrSendFault is how a connection ends of which queued data cannot be read.
 var ErrSendFault = errors.New("the memory of queued data cannot be accessed")
 
@@ -197,6 +201,11 @@ func (t *Transmitter[T]) send() (int, error) {
 	v := t.Gather()
 	if len(v) == 0 {
 		return 0, ErrSendFault
+	}
+	for i := range v {
+		if v[i].Len >= fetchMin {
+			resident.Fetch(v[i].Base)
+		}
 	}
 	n, err := t.sk.Writev(v, t.soon)
 	clear(v)

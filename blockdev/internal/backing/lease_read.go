@@ -24,7 +24,6 @@ func (v *Volume) LeaseRead(l *blockdev.Lease, off int64, n int, m blockdev.Mode)
 		if v.pages.readable(off, int64(n)) {
 			l.Segs = append(l.Segs, v.mem[off:off+int64(n):off+int64(n)])
 			l.Direct, l.Owner = true, v
-			prefetch(&v.mem[off])
 			return nil
 		}
 		ok, err := v.lend(l, m)

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"runtime/debug"
+	"unsafe"
 
 	"softiser/internal/resident"
 	"softiser/internal/sockio"
@@ -41,6 +42,7 @@ func (t *transmitter) buildRound() {
 	t.soon = true
 	t.refs, t.gone, t.sent = t.refs[:0], 0, 0
 	t.known = 0
+	t.fetch()
 	for t.reason == nil && t.bytes < t.round && len(t.hdr)+hdrRoom <= cap(t.hdr) && len(t.vec)+3 <= cap(t.vec) {
 		if !t.cur.active && !t.follow() && !t.next() {
 			break
@@ -50,6 +52,22 @@ func (t *transmitter) buildRound() {
 		}
 	}
 	t.iov = t.vec
+}
+
+// fetch asks the processor for the payloads of the Writes of this round, all of them before the
+// first is looked at: see resident.Fetch.
+func (t *transmitter) fetch() {
+	qp := t.qp
+	q := &qp.SQ
+	n := t.bytes
+	qp.Mu.Lock()
+	for i := q.Next; i != q.Tail && n < t.round; i++ {
+		e := q.At(i)
+		if n += int(e.Length); e.Op == verbs.OpWrite && e.Length >= directMin {
+			resident.Fetch(unsafe.SliceData(e.Segs[0]))
+		}
+	}
+	qp.Mu.Unlock()
 }
 
 // next chooses the next message: Read Responses and the send queue take turns, so

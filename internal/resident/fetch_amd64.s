@@ -1,7 +1,7 @@
 #include "textflag.h"
 
-// func prefetch(p *byte)
-TEXT ·prefetch(SB), NOSPLIT, $0-8
+// func Fetch(p *byte)
+TEXT ·Fetch(SB), NOSPLIT, $0-8
 	MOVQ p+0(FP), AX
 	PREFETCHT0 (AX)
 	PREFETCHT0 64(AX)

@@ -6,7 +6,7 @@ BIN     := bin
 LDFLAGS := -s -w -X main.version=$(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 SUM     := $(GO) tool gotestsum --format pkgname-and-test-fails
 
-.PHONY: help build compile test race fuzz lint demo bench bench-quick bench-go bench-compare bench-counts bench-baseline bench-loss bench-upgrade interop interop-short bench-lvm conformance conformance-short docs man deb deb-reproducible image soak soak-short ha ha-short s3 systemd ipxe cover tools clean
+.PHONY: help build compile test race fuzz lint demo bench bench-quick bench-go bench-compare bench-counts bench-baseline bench-loss bench-upgrade interop interop-short bench-lvm conformance conformance-short docs man deb deb-reproducible image soak soak-short ha ha-short s3 arm64 systemd systemd-boot ipxe cover tools clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -114,8 +114,14 @@ s3: build ## exports to a real S3 server (versitygw, through the Go module proxy
 ipxe: build ## an emulated machine boots from a target by iPXE, with CHAP
 	interop/ipxe/run
 
+arm64: ## both programs and the tests of what depends on the processor, as arm64 binaries under qemu-user
+	interop/arm64/run
+
 systemd: build ## the packages under a real systemd, in a container: READY, reload, upgrade under load, watchdog, socket activation (root)
 	packaging/systemd/run
+
+systemd-boot: ## an emulated machine boots with both packages: attachments by NBD and ublk come up behind the target, and stay through upgrades (root)
+	packaging/systemd/boot
 
 idle-sessions: ## 10,000 sessions that do nothing, each end in a process of 10,200 descriptors (root, or as many; CI has 200)
 	SOFTISER_IDLE_SESSIONS=10000 $(GO) test -count=1 -timeout 10m -run '^TestIdleSessions$$' -v ./target/iscsi

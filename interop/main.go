@@ -10,7 +10,7 @@
 //	go run ./interop run -write     writes docs/INTEROP.md even after failures or a part of the matrix
 //	go run ./interop merge          the same with a run that has been
 //	go run ./interop list           the cases
-//	go run ./interop build          the guests' images only
+//	go run ./interop build          the guests' images only (build guest: that one); prints their folders
 package main
 
 import (
@@ -28,7 +28,7 @@ import (
 	"softiser/interop/internal/guest"
 )
 
-const usage = `usage: interop run [-short] [-run REGEXP] [-again] [-write] [-j N] [-out DIR] [-bin DIR] [-keep] | merge [-out DIR] | list | build
+const usage = `usage: interop run [-short] [-run REGEXP] [-again] [-write] [-j N] [-out DIR] [-bin DIR] [-keep] | merge [-out DIR] | list | build [guest|guest-cluster|ublk]…
 
 exit status: 0 all cases as expected, 1 some not, 2 usage, 3 no guest can be run here
 `
@@ -52,13 +52,7 @@ func command(ctx context.Context, args []string) int {
 		}
 		return 0
 	case "build":
-		for _, kind := range []guest.Kind{guest.Plain, guest.Cluster} {
-			if _, err := prepare(kind); err != nil {
-				fmt.Fprintln(os.Stderr, "interop:", err)
-				return 3
-			}
-		}
-		return 0
+		return build(args[1:])
 	case "merge":
 		return merge(args[1:])
 	case "run":
@@ -66,6 +60,42 @@ func command(ctx context.Context, args []string) int {
 	}
 	fmt.Fprint(os.Stderr, usage)
 	return 2
+}
+
+// build makes images, all of them or those that are named, and prints where they are. "ublk" is
+// the module of the plain guest's kernel.
+func build(names []string) int {
+	if len(names) == 0 {
+		names = []string{string(guest.Plain), string(guest.Cluster)}
+	}
+	for _, name := range names {
+		dir, err := buildOne(name)
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "interop:", err)
+			return 3
+		}
+		fmt.Println(dir)
+	}
+	return 0
+}
+
+func buildOne(name string) (dir string, err error) {
+	kind := guest.Kind(name)
+	switch kind {
+	case guest.Plain, guest.Cluster:
+	case "ublk":
+		kind = guest.Plain
+	default:
+		return "", fmt.Errorf("%q is neither %s, %s nor ublk", name, guest.Plain, guest.Cluster)
+	}
+	im, err := prepare(kind)
+	if err != nil {
+		return "", err
+	}
+	if name != "ublk" {
+		return im.Dir, nil
+	}
+	return im.Ublk(guest.CacheDir(), func(s string) { fmt.Fprintln(os.Stderr, s) })
 }
 
 func prepare(kind guest.Kind) (*guest.Image, error) {

@@ -54,20 +54,28 @@ func (t *transmitter) buildRound() {
 	t.iov = t.vec
 }
 
+// maxFetch is how many payloads are fetched ahead for a round.
+const maxFetch = 64
+
 // fetch asks the processor for the payloads of the Writes of this round, all of them before the
-// first is looked at: see resident.Fetch.
+// first is looked at, and in a row, with nothing in between: see resident.Fetch.
 func (t *transmitter) fetch() {
 	qp := t.qp
 	q := &qp.SQ
-	n := t.bytes
+	var at [maxFetch]*byte
+	bytes, n := t.bytes, 0
 	qp.Mu.Lock()
-	for i := q.Next; i != q.Tail && n < t.round; i++ {
+	for i := q.Next; i != q.Tail && bytes < t.round && n < len(at); i++ {
 		e := q.At(i)
-		if n += int(e.Length); e.Op == verbs.OpWrite && e.Length >= directMin {
-			resident.Fetch(unsafe.SliceData(e.Segs[0]))
+		if bytes += int(e.Length); e.Op == verbs.OpWrite && e.Length >= directMin {
+			at[n] = unsafe.SliceData(e.Segs[0])
+			n++
 		}
 	}
 	qp.Mu.Unlock()
+	for _, p := range at[:n] {
+		resident.Fetch(p)
+	}
 }
 
 // next chooses the next message: Read Responses and the send queue take turns, so

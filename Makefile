@@ -127,7 +127,7 @@ idle-sessions: ## 10,000 sessions that do nothing, each end in a process of 10,2
 	SOFTISER_IDLE_SESSIONS=10000 $(GO) test -count=1 -timeout 10m -run '^TestIdleSessions$$' -v ./target/iscsi
 
 bench-upgrade: ## pauses of UPGRADES upgrades for each wire under verified load: median, 99th percentile and longest, of the target and as the initiators saw them
-	TARGET_TEST_UPGRADES=$(or $(UPGRADES),100) $(GO) test -count=1 -timeout 30m -run '^TestUpgrade(Sessions|ISER|Controllers|NVMeRDMA|Logical|Many)$$' -v ./cmd/iser-target | grep -E '^(---|===|ok|FAIL)|upgrades:|pause'
+	TARGET_TEST_UPGRADES=$(or $(UPGRADES),100) $(GO) test -count=1 -timeout 30m -run '^(TestUpgrade(Sessions|ISER|Controllers|NVMeRDMA|Logical|Many)|TestTargetUpgradedUnderFio)$$' -v ./cmd/iser-target ./initiator/attach | grep -E '^(---|===|ok|FAIL)|^ +---|upgrades:|pause|fio has'
 
 docs: ## write docs/CONFIGURATION.md, which is made of the model
 	$(GO) test -count=1 -run '^TestReferenceIsOfTheModel$$' ./config -write-reference

@@ -124,6 +124,16 @@ func (c *conn) queue(p *iscsi.PDU) {
 	}
 }
 
+// queueImmediate queues the session's scratch PDU, which has the header of an immediate request
+// without data: that counts for nothing in the window (RFC 7143 §4.2.2.1). The caller holds s.mu.
+func (c *conn) queueImmediate() {
+	p := &c.s.pdu
+	p.BHS.SetCmdSN(c.s.win.CmdSN)
+	p.BHS.SetExpStatSN(c.expStatSN)
+	p.AHS, p.Data, p.Bufs = nil, nil, nil
+	c.queue(p)
+}
+
 // kick transmits what is queued, unless the datamover is delivering answers:
 // it will do so itself when it has delivered the batch. The order matters:
 // what was queued before notifying was seen set is transmitted by that push.

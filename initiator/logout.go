@@ -64,12 +64,7 @@ func (l logout) send(ctx context.Context) error {
 		s.mu.Unlock()
 		return errConnGone
 	}
-	p := &s.pdu
-	q := p.BHS.NewLogoutRequest(iscsi.LogoutSession)
-	q.SetITT(t.itt())
-	q.SetCmdSN(s.win.CmdSN)
-	q.SetExpStatSN(c.expStatSN)
-	p.AHS, p.Data, p.Bufs = nil, nil, nil
+	s.pdu.BHS.NewLogoutRequest(iscsi.LogoutSession).SetITT(t.itt())
 	t.deadline = s.clock.elapsed() + int64(s.cfg.LogoutTimeout)
 	t.answer = func(p *iscsi.PDU, err error) {
 		if err == nil {
@@ -84,7 +79,7 @@ func (l logout) send(ctx context.Context) error {
 		}
 		done <- err
 	}
-	c.queue(p)
+	c.queueImmediate()
 	s.unlock()
 	c.kick()
 	select {

@@ -10,16 +10,9 @@ func (c *conn) ping() {
 		return // control PDUs are outstanding: their deadlines watch the target
 	}
 	c.pinged = true
-	p := &s.pdu
-	q := p.BHS.NewNopOut()
-	q.SetImmediate(true)
-	q.SetITT(t.itt())
-	q.SetTTT(iscsi.ReservedTag)
-	q.SetCmdSN(s.win.CmdSN)
-	q.SetExpStatSN(c.expStatSN)
-	p.AHS, p.Data, p.Bufs = nil, nil, nil
+	s.pdu.BHS.NewNopOut().SetITT(t.itt())
 	t.deadline = 0 // pings have a time-out of their own, see watch.connection
-	c.queue(p)
+	c.queueImmediate()
 }
 
 // nopIn takes the answer to a ping, or answers the target's.
@@ -44,12 +37,7 @@ func (c *conn) nopIn(p *iscsi.PDU) {
 	}
 	lun := b.LUN()
 	q := s.pdu.BHS.NewNopOut()
-	q.SetImmediate(true)
 	q.SetLUN(lun)
-	q.SetITT(iscsi.ReservedTag)
 	q.SetTTT(ttt)
-	q.SetCmdSN(s.win.CmdSN)
-	q.SetExpStatSN(c.expStatSN)
-	s.pdu.AHS, s.pdu.Data, s.pdu.Bufs = nil, nil, nil
-	c.queue(&s.pdu)
+	c.queueImmediate()
 }

@@ -68,24 +68,19 @@ func (tm *taskManagement) sendTMF(c *conn, f iscsi.TaskFunction, t *task) {
 		c.doom(errors.New("no slot is left for task management"))
 		return
 	}
-	p := &s.pdu
-	q := p.BHS.NewTaskRequest(f)
+	q := s.pdu.BHS.NewTaskRequest(f)
 	q.SetLUN(t.lun)
 	q.SetITT(m.itt())
-	q.SetRefTask(iscsi.ReservedTag)
 	wait := s.cfg.ResetTimeout
 	if f == iscsi.AbortTask {
 		q.SetRefTask(t.itt())
 		q.SetRefCmdSN(t.cmdSN)
 		wait = s.cfg.AbortTimeout
 	}
-	q.SetCmdSN(s.win.CmdSN) // immediate: not counted
-	q.SetExpStatSN(c.expStatSN)
-	p.AHS, p.Data, p.Bufs = nil, nil, nil
 	m.function, m.ref, m.refITT, m.lun = f, t.index, t.itt(), t.lun
 	m.deadline, m.asked = s.clock.elapsed()+int64(wait), true
 	tm.outstanding++
-	c.queue(p)
+	c.queueImmediate()
 }
 
 // response acts on the answer to a task management request, or on its
@@ -170,14 +165,9 @@ func (tm *taskManagement) resetLUN(ctx context.Context, lun uint64) error {
 		s.mu.Unlock()
 		return fmt.Errorf("initiator: %s: no connection to reset LUN %d on", s.cfg.URL(), lun)
 	}
-	p := &s.pdu
-	q := p.BHS.NewTaskRequest(iscsi.LogicalUnitReset)
+	q := s.pdu.BHS.NewTaskRequest(iscsi.LogicalUnitReset)
 	q.SetLUN(wire)
 	q.SetITT(m.itt())
-	q.SetRefTask(iscsi.ReservedTag)
-	q.SetCmdSN(s.win.CmdSN)
-	q.SetExpStatSN(c.expStatSN)
-	p.AHS, p.Data, p.Bufs = nil, nil, nil
 	m.function, m.lun, m.refITT = iscsi.LogicalUnitReset, wire, iscsi.ReservedTag
 	m.deadline, m.asked = s.clock.elapsed()+int64(s.cfg.ResetTimeout), true
 	m.answer = func(p *iscsi.PDU, err error) {
@@ -188,7 +178,7 @@ func (tm *taskManagement) resetLUN(ctx context.Context, lun uint64) error {
 	}
 	s.stats.Resets++
 	tm.outstanding++
-	c.queue(p)
+	c.queueImmediate()
 	s.unlock()
 	c.kick()
 	select {

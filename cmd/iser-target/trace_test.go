@@ -134,6 +134,38 @@ func TestTrace(t *testing.T) {
 	}
 }
 
+// What takes blocks away and what flushes are seen as committed too, over both protocols.
+func TestTraceCommitted(t *testing.T) {
+	dir := t.TempDir()
+	addr, socket := loopback.FreeAddr(t), filepath.Join(dir, "s")
+	start(t, "--listen", addr, "--socket", socket, "--export", "d=memory,size=8MiB", "--log-level", "warn")
+	for wire, open := range map[string]func() blockio.Volume{
+		"iSCSI/TCP": overISCSI(t, addr, initiator.TransportTCP), "NVMe/TCP": overNVMe(t, addr, nvmf.TransportTCP),
+	} {
+		t.Run(wire, func(t *testing.T) {
+			v := open()
+			defer v.Close()
+			// The first command may find a unit attention, before it comes to the volume.
+			if err := v.Do(t.Context(), &blockio.Request{Op: blockio.OpRead, Segs: [][]byte{make([]byte, 4096)}}); err != nil {
+				t.Fatal(err)
+			}
+			ops := []blockio.Op{blockio.OpFlush, blockio.OpDiscard, blockio.OpWriteZeroes}
+			x := traceFrom(t, socket, "d", "--json", "--count", fmt.Sprint(len(ops)))
+			for _, op := range ops {
+				if err := v.Do(t.Context(), &blockio.Request{Op: op, Off: 1 << 20, Len: 64 << 10}); err != nil {
+					t.Fatal(op, err)
+				}
+			}
+			all, _ := x.commands()
+			for _, r := range all {
+				if r.Committed == 0 || r.Committed > r.Answered {
+					t.Errorf("%s: committed after %v, answered after %v", r.Command, r.Committed, r.Answered)
+				}
+			}
+		})
+	}
+}
+
 // For people: a line for each command with its status, the percentiles at the end; what is
 // faster than asked for is not shown; a volume that goes ends the trace.
 func TestTraceText(t *testing.T) {

@@ -125,6 +125,7 @@ func (r copyRequest) run() {
 	}
 	v.Counters.Reads.Add(1)
 	v.Counters.Writes.Add(1)
+	r.Stamp(volume.Committed)
 	r.end(nvme.Success)
 }
 

@@ -15,6 +15,7 @@ func (r flushRequest) start() {
 			r.fail(err, volume.Writing)
 			return
 		}
+		r.Stamp(volume.Committed)
 		r.end(nvme.Success)
 	})
 }

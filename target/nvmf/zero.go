@@ -56,6 +56,7 @@ func (r zeroRequest) deallocate() {
 				return
 			}
 		}
+		r.Stamp(volume.Committed)
 	}
 	r.end(nvme.Success)
 }

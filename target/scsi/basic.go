@@ -100,7 +100,7 @@ func cmdSyncCache(t *Task) {
 			t.failErr(err, volume.Writing)
 			return
 		}
-		t.good()
+		t.committed()
 	})
 }
 
@@ -153,7 +153,7 @@ func flushAndEnd(t *Task) {
 		t.failErr(err, volume.Writing)
 		return
 	}
-	t.good()
+	t.committed()
 }
 
 // cmdPreventAllow answers PREVENT ALLOW MEDIUM REMOVAL, which is kept for each

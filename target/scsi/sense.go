@@ -15,6 +15,12 @@ func (t *Task) good() {
 	t.end()
 }
 
+// committed is good for a task whose changes are the content of the volume, or that has flushed it.
+func (t *Task) committed() {
+	t.Op.Stamp(volume.Committed)
+	t.good()
+}
+
 // status ends the task with a status that has no sense data.
 func (t *Task) status(s Status) {
 	t.Status = s

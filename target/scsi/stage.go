@@ -121,12 +121,15 @@ func stageWork(t *Task) {
 		return
 	}
 	if t.op.has(fDataWrite) {
-		t.Op.Stamp(volume.Committed)
 		t.lu.vol.Counters.Writes.Add(1)
 		t.lu.vol.Counters.WriteBytes.Add(uint64(t.n))
 	}
 	t.lu.vol.Counters.Worked.Add(1)
-	t.good()
+	if t.op.access == volume.Writes {
+		t.committed()
+	} else {
+		t.good()
+	}
 }
 
 // flushed makes [off, off+n) durable if the command says so; on failure it has

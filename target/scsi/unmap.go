@@ -73,7 +73,7 @@ func unmapJob(t *Task) {
 			return
 		}
 	}
-	t.good()
+	t.committed()
 }
 
 // cmdWriteSame is WRITE SAME(10) and (16) (SBC-3 §5.45, §5.46): one block of Data-Out
@@ -112,7 +112,7 @@ func mayUnmap(t *Task) bool { return t.io.Flags&spc.FlagUnmap != 0 }
 
 func zeroJob(t *Task) {
 	if zeroBlocks(t, t.off, t.span, mayUnmap(t)) {
-		t.good()
+		t.committed()
 	}
 }
 

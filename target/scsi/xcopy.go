@@ -77,7 +77,7 @@ func copied(t *Task, s *spc.Sense) {
 	case s != nil:
 		t.check(s)
 	default:
-		t.good()
+		t.committed()
 	}
 }
 

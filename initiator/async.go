@@ -37,6 +37,9 @@ func (c *conn) async(p *iscsi.PDU) {
 	}
 }
 
+// errDraining ends a connection whose target wants to be rid of it.
+var errDraining = errors.New("the target asked for a logout, as one does that is shutting down or gives up this portal: try again when it is back, or over another portal")
+
 // asyncDetail describes an Asynchronous Message for people.
 func asyncDetail(a iscsi.Async) string {
 	_, wait, sec := a.Params()
@@ -75,5 +78,5 @@ func (c *conn) relogin(limit time.Duration) {
 	}
 	// Whether it is answered or not, the connection ends.
 	_ = out.send(ctx)
-	c.dm.Terminate(errors.New("the target asked for a logout"))
+	c.dm.Terminate(errDraining)
 }

@@ -2,6 +2,7 @@ package initiator
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -30,6 +31,23 @@ func TestAsyncLogout(t *testing.T) {
 		}
 		if !slices.Contains(d.logouts, iscsi.LogoutSession) {
 			t.Fatal("no logout although the target asked for it")
+		}
+	})
+}
+
+// Who does not wait for the target learns that it is draining, and what to do.
+func TestAsyncLogoutIsTold(t *testing.T) {
+	bubble(t, func(t *testing.T, ft *fakeTarget) {
+		cfg := ft.config()
+		cfg.FailNow = true
+		l := dialLUN(t, cfg)
+		var p iscsi.PDU
+		p.BHS.NewAsync(iscsi.AsyncLogout).SetParams(0, 0, 3)
+		ft.last().answer(&p)
+		synctest.Wait()
+		_, err := l.ReadAt(make([]byte, 512), 0)
+		if !errors.Is(err, ErrSessionLost) || !strings.Contains(err.Error(), "asked for a logout") || !strings.Contains(err.Error(), "try again") {
+			t.Errorf("%v", err)
 		}
 	})
 }

@@ -59,6 +59,9 @@ const (
 func (rec *recovery) ended(c *conn, err error) {
 	s := rec.s
 	s.mu.Lock()
+	if c.state == connLeaving && !errors.Is(err, errDraining) { // the target was the first to close
+		err = fmt.Errorf("%w (%w)", errDraining, err)
+	}
 	c.dead = err
 	c.setState(connDead)
 	if s.conn != c {

@@ -160,7 +160,7 @@ func (m *Manager) Forget() {
 	for _, h := range m.expected {
 		h.Discard()
 	}
-	m.expected = nil
+	m.expected, m.lost = nil, nil
 }
 
 // adopt opens a group that another process has handed over.

@@ -45,6 +45,7 @@ type Manager struct {
 	mu       sync.Mutex // guards what follows
 	groups   map[string]*Group
 	expected map[string]*Handed // by another process and not opened yet
+	lost     map[string]error   // of these, until Forget: why a group could not be had
 }
 
 // Open opens a volume, made first if the spec has a size and it is missing.
@@ -124,9 +125,20 @@ func (m *Manager) group(s Spec) (*Group, error) {
 	}
 	var g *Group
 	var err error
+	if err := m.lost[s.VG]; err != nil {
+		return nil, err
+	}
 	if h := m.expected[s.VG]; h != nil {
 		delete(m.expected, s.VG)
-		g, err = m.adopt(h)
+		if g, err = m.adopt(h); err != nil {
+			// Its disks are the old process's as long as that has not ended: who opened them anew
+			// would be told of that, and not of the reason.
+			err = fmt.Errorf("volume group %q, which another process has handed over, cannot be had: %w", s.VG, err)
+			if m.lost == nil {
+				m.lost = map[string]error{}
+			}
+			m.lost[s.VG] = err
+		}
 	} else {
 		g, err = m.openGroup(s)
 	}

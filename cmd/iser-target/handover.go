@@ -9,6 +9,7 @@ import (
 	"os"
 	"runtime/debug"
 	"slices"
+	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -68,10 +69,14 @@ type giving struct {
 	exit    func(int)
 
 	others *handover.Succession[admin.Upgraded]
+
+	mu     sync.Mutex
+	takers map[*net.UnixConn]struct{} // guarded by mu: connections to those who would take over
+	ending bool                       // guarded by mu: nobody takes over any more
 }
 
 func newGiving(a *app, ls *listeners, metrics string) *giving {
-	return &giving{app: a, ls: ls, metrics: metrics, exit: os.Exit, others: handover.NewSuccession[admin.Upgraded]()}
+	return &giving{app: a, ls: ls, metrics: metrics, exit: os.Exit, others: handover.NewSuccession[admin.Upgraded](), takers: map[*net.UnixConn]struct{}{}}
 }
 
 // offering is what is collected for an offer.
@@ -84,12 +89,51 @@ type offering struct {
 // it; then this one goes on.
 func (g *giving) serve(c *net.UnixConn) {
 	defer c.Close()
+	if !g.enter(c) {
+		handover.Refuse(c, handover.ErrBusy)
+		return
+	}
+	defer g.leave(c)
 	given, err := g.others.Serve(c, func() (admin.Upgraded, bool, error) { return g.give(c) })
 	if given {
 		g.exit(0)
 		return
 	}
 	g.app.log.Warn("nothing was handed over; this process goes on", zap.Error(err))
+}
+
+// enter notes the connection of a process that would take over; it reports false when nobody does
+// any more.
+func (g *giving) enter(c *net.UnixConn) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.ending {
+		g.takers[c] = struct{}{}
+	}
+	return !g.ending
+}
+
+func (g *giving) leave(c *net.UnixConn) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.takers, c)
+}
+
+// end has no handover begin any more, and one that is under way come to its end, whichever it is,
+// before this process touches anything as one that ends does. One that has not come to it by
+// itself within patience is given up: closing its connection takes away the word that everything is
+// the other's, unless that has been sent.
+func (g *giving) end(patience time.Duration) {
+	late := time.AfterFunc(patience, func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.ending = true
+		for c := range g.takers {
+			c.Close()
+		}
+	})
+	defer late.Stop()
+	g.others.End()
 }
 
 // give offers what this process has to the one at the other end of c. If given is false, this process goes on with it.

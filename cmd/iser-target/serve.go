@@ -209,7 +209,7 @@ func serve(ctx context.Context, f *serveFlags, out, logTo io.Writer) error {
 	if err := a.build(cfg, f, c); err != nil {
 		return exit(exitUsage, err)
 	}
-	defer a.boundEnd(ctx, f.drain+f.storage)()
+	defer a.boundEnd(ctx, f.drain+freezePatience+f.drain+f.storage)() // the first for a handover, see giving.end
 	defer a.reg.Close()
 	var ls listeners
 	taken, err := a.begin(ctx, f, cfg, &ls)
@@ -244,7 +244,13 @@ func serve(ctx context.Context, f *serveFlags, out, logTo io.Writer) error {
 	defer systemd.Notify(systemd.Stopping) //nolint:errcheck // systemd sees the end in any case
 	go a.reloadOn(bg, hup)
 	go g.upgradeOn(bg, usr2)
-	if err := a.srv.Serve(ctx); err != nil && !errors.Is(err, target.ErrServerClosed) {
+	serving, stopServing := context.WithCancel(bg)
+	defer stopServing()
+	context.AfterFunc(ctx, func() {
+		g.end(f.drain)
+		stopServing()
+	})
+	if err := a.srv.Serve(serving); err != nil && !errors.Is(err, target.ErrServerClosed) {
 		return err
 	}
 	return nil

@@ -26,7 +26,8 @@ type taking struct {
 	*handover.Taken
 	state    handedOver
 	volumes  []registry.Handed
-	collects func() // of holdCollector
+	metrics  *handover.Listener // where the old process had none at this address
+	collects func()             // of holdCollector
 }
 
 // takeOver asks the process that serves the admin socket for what it has. Nothing of it is
@@ -49,11 +50,14 @@ func (a *app) takeOver(ctx context.Context, cfg *config.Config) (_ *taking, err 
 	t := &taking{Taken: offered, collects: holdCollector()}
 	defer func() {
 		if err != nil {
-			offered.Close()
-			t.collects()
+			t.giveBack()
 		}
 	}()
 	if err := t.understand(a, cfg); err != nil {
+		offered.Refuse(err)
+		return nil, fmt.Errorf("--takeover: %w", err)
+	}
+	if err := t.reserve(cfg); err != nil {
 		offered.Refuse(err)
 		return nil, fmt.Errorf("--takeover: %w", err)
 	}
@@ -61,6 +65,83 @@ func (a *app) takeOver(ctx context.Context, cfg *config.Config) (_ *taking, err 
 		return nil, fmt.Errorf("--takeover: %w", err)
 	}
 	return t, nil
+}
+
+// giveBack ends a takeover that has come to nothing.
+func (t *taking) giveBack() {
+	t.Close()
+	if t.metrics != nil {
+		t.metrics.Close()
+	}
+	t.collects()
+}
+
+// reserve takes what this process needs of the host beside what is handed over, as far as the old
+// one has not got it: what is missing is found while that can go on.
+func (t *taking) reserve(cfg *config.Config) (err error) {
+	for _, p := range cfg.Portals {
+		if isRoCE(p.Listen) {
+			if err := localAddress(strings.TrimPrefix(p.Listen, roceScheme)); err != nil {
+				return fmt.Errorf("portal %s: %w", p.Listen, err)
+			}
+		}
+	}
+	if m := t.state.Metrics; cfg.Admin.Metrics != "" && (m == nil || m.Listen != cfg.Admin.Metrics) {
+		t.metrics, err = listenMetrics(cfg.Admin.Metrics)
+	}
+	return err
+}
+
+// localAddress says why nothing can listen at an address of UDP on this host, its port aside, which
+// the old process may have.
+func localAddress(addr string) error {
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		host = strings.Trim(addr, "[]")
+	}
+	c, err := net.ListenPacket("udp", net.JoinHostPort(host, "0"))
+	if err != nil {
+		return err
+	}
+	return c.Close()
+}
+
+// checkFiles says which descriptor has not come, or is to be two things.
+func (t *taking) checkFiles() error {
+	s := &t.state
+	owners := make([]string, t.Files())
+	var errs []error
+	own := func(what string, i int) {
+		switch {
+		case i < 0 || i >= len(owners):
+			errs = append(errs, fmt.Errorf("%s: no descriptor has come with it", what))
+		case owners[i] != "":
+			errs = append(errs, fmt.Errorf("%s has come with the descriptor of %s", what, owners[i]))
+		default:
+			owners[i] = what
+		}
+	}
+	own("the admin socket", s.Admin)
+	if s.Metrics != nil {
+		own("the metrics address", s.Metrics.File)
+	}
+	for _, p := range s.Portals {
+		own("portal "+p.Listen, p.File)
+	}
+	for i := range s.Volumes {
+		if v := &s.Volumes[i]; v.Group == "" {
+			own("volume "+v.Name, v.File)
+		}
+	}
+	for i := range s.Groups {
+		for _, d := range s.Groups[i].Disks {
+			own("volume group "+s.Groups[i].Name, d.File)
+		}
+	}
+	for _, index := range s.Carried.Files() {
+		own("a connection", *index)
+	}
+	return errors.Join(errs...)
 }
 
 // understand reads the state and says whether this process can go on with it.
@@ -88,20 +169,10 @@ func (t *taking) understand(a *app, cfg *config.Config) error {
 			if !slices.ContainsFunc(t.state.Groups, func(h lvm.Handed) bool { return h.Name == v.Group }) {
 				return fmt.Errorf("volume %s: its group %s has not come with it", v.Name, v.Group)
 			}
-		} else if v.File < 0 || v.File >= t.Files() {
-			return fmt.Errorf("volume %s: no descriptor has come with it", v.Name)
 		}
 		t.volumes = append(t.volumes, v.Handed)
 	}
-	for i := range t.state.Groups {
-		h := &t.state.Groups[i]
-		for _, d := range h.Disks {
-			if d.File < 0 || d.File >= t.Files() {
-				return fmt.Errorf("volume group %s: no descriptor has come with %s", h.Name, d.Path)
-			}
-		}
-	}
-	return errors.Join(a.reg.CheckHanded(t.volumes), a.srv.CheckCarried(&t.state.Carried, t.Files()))
+	return errors.Join(t.checkFiles(), a.reg.CheckHanded(t.volumes), a.srv.CheckCarried(&t.state.Carried, t.Files()))
 }
 
 // adopt takes the sockets over. Portals for RoCE and a metrics address that is new are
@@ -137,7 +208,7 @@ func (l *listeners) adopt(a *app, t *taking, cfg *config.Config) (err error) {
 	case m != nil && m.Listen == cfg.Admin.Metrics:
 		l.metrics, err = t.listener(m.File)
 	default:
-		l.metrics, err = listenMetrics(cfg.Admin.Metrics)
+		l.metrics, t.metrics = t.metrics, nil
 	}
 	return err
 }

@@ -315,6 +315,95 @@ func TestUpgradeCut(t *testing.T) {
 	}
 }
 
+// TestUpgradeTerminated: SIGTERM in the middle of a handover lets that come to its end: after --drain
+// it is given up, and the old process ends in good order; if the new one has been told before that
+// everything is its own, the old one ends at once.
+func TestUpgradeTerminated(t *testing.T) {
+	for _, taken := range []bool{false, true} {
+		drain := map[bool]string{false: "100ms", true: "1h"}[taken]
+		s := serveProgram(t, "--drain", drain, "--export", "m=memory,size=8MiB")
+		c, err := admin.TakeOver(t.Context(), s.socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := handover.Take(c, "new", stateVersion, await.Deadline)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := syscall.Kill(s.pid, syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		if !taken {
+			await.True(t, "the process ends", func() bool { return gone(s.pid) })
+		}
+		if err := got.Accept(); (err == nil) != taken {
+			t.Errorf("taken %v: %v", taken, err)
+		}
+		await.True(t, "the process ends", func() bool { return gone(s.pid) })
+		if _, err := os.Lstat(s.socket); (err == nil) != taken {
+			t.Errorf("taken %v: its socket: %v", taken, err)
+		}
+		got.Close()
+	}
+}
+
+// TestUpgradeForeseen: what the new process lacks beside what is handed over is found while the old
+// one can go on.
+func TestUpgradeForeseen(t *testing.T) {
+	s := serveProgram(t, "--export", "m=memory,size=8MiB")
+	busy, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer busy.Close()
+	for _, c := range []struct {
+		want string
+		args []string
+	}{
+		{"admin.metrics", []string{"--metrics", busy.Addr().String()}},
+		{"roce://192.0.2.1", []string{"--listen", "roce://192.0.2.1"}},
+	} {
+		code, out := command(t, append([]string{"serve", "--takeover", "--socket", s.socket, "--listen", s.addr, "--export", "m=memory,size=8MiB"}, c.args...)...)
+		if code == 0 || !strings.Contains(out, c.want) || gone(s.pid) {
+			t.Fatalf("%v: %d\n%s", c.args, code, out)
+		}
+	}
+	if _, err := s.upgrade(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestUpgradeFiles: descriptors that have not come, or that are to be two things, are found before
+// anything changes hands.
+func TestUpgradeFiles(t *testing.T) {
+	s := serveProgram(t, "--export", "m=memory,size=8MiB")
+	c, err := admin.TakeOver(t.Context(), s.socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := handover.Take(c, "new", stateVersion, await.Deadline)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer got.Close()
+	for want, spoil := range map[string]func(*handedOver){
+		"":                             func(*handedOver) {},
+		"with the descriptor of":       func(h *handedOver) { h.Volumes[0].File = h.Admin },
+		"portal":                       func(h *handedOver) { h.Portals[0].File = got.Files() },
+		"volume m: no descriptor":      func(h *handedOver) { h.Volumes[0].File = -1 },
+		"with the descriptor of the a": func(h *handedOver) { h.Portals[0].File = h.Admin },
+	} {
+		x := taking{Taken: got}
+		if err := json.Unmarshal(got.State, &x.state); err != nil {
+			t.Fatal(err)
+		}
+		spoil(&x.state)
+		if err := x.checkFiles(); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v", want, err)
+		}
+	}
+}
+
 // collects reports whether garbage is collected.
 func collects() bool {
 	percent := debug.SetGCPercent(100)

@@ -15,6 +15,7 @@ import (
 	"softiser/blockdev"
 	"softiser/config"
 	"softiser/lvm"
+	"softiser/target/internal/statedir"
 	"softiser/target/volume"
 )
 
@@ -208,6 +209,11 @@ func (h *Handed) unlike(v config.Volume) (keys []string) {
 // hands over; nil: it does. Nothing is touched.
 func (r *Registry) CheckHanded(all []Handed) error {
 	var errs []error
+	if dir := r.config().Admin.StateDir; dir != "" {
+		if err := statedir.Writable(dir); err != nil {
+			errs = append(errs, fmt.Errorf("admin.state_dir: %w", err))
+		}
+	}
 	for i := range all {
 		h := &all[i]
 		v, ok := findVolume(r.config(), h.Name)

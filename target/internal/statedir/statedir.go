@@ -14,6 +14,8 @@ import (
 	"os"
 	"path/filepath"
 
+	"golang.org/x/sys/unix"
+
 	"softiser/target/internal/statefile"
 )
 
@@ -78,6 +80,25 @@ func Open(dir, program string) (had int, err error) {
 func Check(dir string) error {
 	_, err := read(dir)
 	return err
+}
+
+// Writable reports why files could not be written in the folder, or it could not be made, and
+// touches nothing.
+func Writable(dir string) error {
+	at := dir
+	_, err := os.Stat(at)
+	for errors.Is(err, fs.ErrNotExist) && filepath.Dir(at) != at {
+		at = filepath.Dir(at)
+		_, err = os.Stat(at)
+	}
+	if err == nil {
+		// With a slash behind it, it must be a folder.
+		err = unix.Faccessat(unix.AT_FDCWD, at+"/.", unix.W_OK|unix.X_OK, unix.AT_EACCESS)
+	}
+	if err != nil {
+		return fmt.Errorf("%s cannot be written: %w", at, err)
+	}
+	return nil
 }
 
 func write(file string, version int, program string) error {

@@ -112,3 +112,32 @@ func TestRefused(t *testing.T) {
 		t.Error("a file is a folder")
 	}
 }
+
+// TestWritable: a folder that is there or can be made is fine, and nothing is made; what cannot be
+// one is not.
+func TestWritable(t *testing.T) {
+	dir := t.TempDir()
+	for _, at := range []string{dir, filepath.Join(dir, "a", "b")} {
+		if err := Writable(at); err != nil {
+			t.Errorf("%s: %v", at, err)
+		}
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Fatal(left, err)
+	}
+	put(t, dir, "file", "x")
+	for _, at := range []string{filepath.Join(dir, "file"), filepath.Join(dir, "file", "a")} {
+		if Writable(at) == nil {
+			t.Errorf("%s can be written", at)
+		}
+	}
+	if os.Geteuid() == 0 {
+		return // who may write everywhere
+	}
+	if err := os.Mkdir(filepath.Join(dir, "closed"), 0o500); err != nil {
+		t.Fatal(err)
+	}
+	if Writable(filepath.Join(dir, "closed")) == nil {
+		t.Error("a folder without write permission can be written")
+	}
+}

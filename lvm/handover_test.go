@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -183,4 +184,38 @@ func TestHoldMerge(t *testing.T) {
 	same(t, v, model, "the origin")
 	must(t, v.Close())
 	must(t, g.Close())
+}
+
+// TestHandedLost: each volume of a group that cannot be had is told why, as long as the old process
+// may have its disks.
+func TestHandedLost(t *testing.T) {
+	cfg, dir := fileConfig(t)
+	s := Spec{VG: "vg0", LV: "v", Devices: []string{filepath.Join(dir, "a.img")}, Size: 4 << 20}
+	old := &Manager{Config: cfg}
+	v, err := old.Open(s)
+	must(t, err)
+	g := old.Group("vg0")
+	must(t, g.Hold(bg))
+	h, err := g.HandOver()
+	must(t, err)
+	g.Release()
+	h.Name = "vg1" // which is not on the disks
+	next := &Manager{Config: cfg}
+	next.Expect(h)
+	for _, lv := range []string{"v", "w"} {
+		_, err := next.Open(Spec{VG: "vg1", LV: lv, Devices: s.Devices})
+		if err == nil || errors.Is(err, blockdev.ErrInUse) || !strings.Contains(err.Error(), `volume group "vg1", which another process has handed over, cannot be had`) {
+			t.Fatalf("%s: %v", lv, err)
+		}
+	}
+	next.Forget()
+	if _, err := next.Open(Spec{VG: "vg0", LV: "v", Devices: s.Devices}); !errors.Is(err, blockdev.ErrInUse) {
+		t.Fatalf("as long as the old process has the disks: %v", err)
+	}
+	must(t, v.Close())
+	must(t, old.Close())
+	d, err := next.Open(s)
+	must(t, err)
+	must(t, d.Close())
+	must(t, next.Close())
 }

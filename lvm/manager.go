@@ -117,6 +117,8 @@ func (m *Manager) Groups() []string {
 	return out
 }
 
+// group returns the group of s: the one that is open, the one that another process has handed over,
+// or one that it opens.
 func (m *Manager) group(s Spec) (*Group, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -13,8 +13,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-
-	"golang.org/x/sys/unix"
+	"syscall"
 
 	"softiser/target/internal/statefile"
 )
@@ -82,6 +81,12 @@ func Check(dir string) error {
 	return err
 }
 
+// Modes of access(2).
+const (
+	writes = 2
+	enters = 1
+)
+
 // Writable reports why files could not be written in the folder, or it could not be made, and
 // touches nothing.
 func Writable(dir string) error {
@@ -93,7 +98,7 @@ func Writable(dir string) error {
 	}
 	if err == nil {
 		// With a slash behind it, it must be a folder.
-		err = unix.Faccessat(unix.AT_FDCWD, at+"/.", unix.W_OK|unix.X_OK, unix.AT_EACCESS)
+		err = syscall.Access(at+"/.", writes|enters)
 	}
 	if err != nil {
 		return fmt.Errorf("%s cannot be written: %w", at, err)

@@ -17,6 +17,9 @@ import (
 // loginPatience is how long Freeze waits for connections that are about to log in.
 const loginPatience = 200 * time.Millisecond
 
+// Settle waits until no copy runs, or ctx is done: what is short ends before anybody has to wait.
+func (s *Server) Settle(ctx context.Context) { s.volumes.AwaitCopies(ctx) }
+
 // Freeze brings the server to rest: no connection is accepted, sessions that can be carried
 // stand still, commands that have begun end, none begins. What comes meanwhile waits. If ctx
 // ends first, or something goes on that takes long, the error says what, and the server goes

@@ -56,6 +56,7 @@ var (
 	restPatience   = time.Second      // for sessions to stand still
 	freezePatience = 3 * time.Second  // for commands that have begun
 	settlePatience = 2 * time.Second  // for what is written beforehand
+	copyPatience   = 5 * time.Second  // for copies that run before anything stops
 	changePatience = 5 * time.Second  // for requests of administrators
 	startPatience  = 30 * time.Second // for a new process, from its start until it is ready
 	readyPatience  = 10 * time.Second // for one that has been offered everything
@@ -178,11 +179,15 @@ func holdCollector() (release func()) {
 	return func() { debug.SetGCPercent(percent) }
 }
 
-// settle writes down beforehand, while everybody goes on, what a handover has to have on disk.
+// settle writes down beforehand, while everybody goes on, what a handover has to have on disk, and
+// waits for copies.
 func (g *giving) settle() {
 	ctx, cancel := context.WithTimeout(context.Background(), settlePatience)
 	defer cancel()
 	g.app.reg.Settle(ctx)
+	copies, end := context.WithTimeout(context.Background(), copyPatience)
+	defer end()
+	g.app.srv.Settle(copies)
 }
 
 // freeze brings this process to rest and collects what it has.

@@ -43,7 +43,7 @@ func (a *app) takeOver(ctx context.Context, cfg *config.Config) (_ *taking, err 
 	if err != nil {
 		return nil, fmt.Errorf("--takeover: %w", err)
 	}
-	offered, err := handover.Take(c, "iser-target "+version, stateVersion, changePatience+freezePatience+readyPatience)
+	offered, err := handover.Take(c, "iser-target "+version, stateVersion, settlePatience+copyPatience+changePatience+freezePatience+readyPatience)
 	if err != nil {
 		return nil, fmt.Errorf("--takeover: %w", err)
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"time"
 )
 
 // A process that hands its volumes to another one freezes them first: commands that have
@@ -94,6 +95,30 @@ func (r *Registry) Thaw() {
 	for _, v := range r.all {
 		thaw(v)
 	}
+}
+
+// copyLook is how often AwaitCopies looks.
+const copyLook = 5 * time.Millisecond
+
+// AwaitCopies waits until no copy runs, while everybody goes on, or ctx is done.
+func (r *Registry) AwaitCopies(ctx context.Context) {
+	for r.copies() > 0 {
+		select {
+		case <-time.After(copyLook):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// copies is how many copies touch the volumes; one of two volumes counts twice.
+func (r *Registry) copies() (n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, v := range r.all {
+		n += v.Copies()
+	}
+	return n
 }
 
 // Occupied says why the volumes cannot be frozen soon; nil: nothing speaks against it.

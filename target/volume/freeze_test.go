@@ -122,3 +122,30 @@ func TestCarry(t *testing.T) {
 	}
 	b.v.Unseize(nil)
 }
+
+// TestAwaitCopies: copies are waited for, as long as there is time.
+func TestAwaitCopies(t *testing.T) {
+	reg := new(Registry)
+	b := serve(t, reg, Config{Device: newDevice(t, "a")}, "LUN 0 of a")
+	r, now := b.start(nil, &Client{}, Simple, 0, 8, HoldNone)
+	if !now {
+		t.Fatal("does not run")
+	}
+	c := b.v.NewCopy(&r.op)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
+	defer cancel()
+	if reg.AwaitCopies(ctx); ctx.Err() == nil {
+		t.Fatal("a copy runs, and was not waited for")
+	}
+	if err := reg.Occupied(); err == nil || !strings.Contains(err.Error(), "LUN 0 of a") {
+		t.Fatal(err)
+	}
+	over := make(chan struct{})
+	go func() { reg.AwaitCopies(t.Context()); close(over) }()
+	c.End()
+	r.end()
+	<-over
+	if err := reg.Occupied(); err != nil {
+		t.Fatal(err)
+	}
+}

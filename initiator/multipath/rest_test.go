@@ -1,0 +1,133 @@
+package multipath_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"softiser/initiator"
+	"softiser/initiator/blockio"
+	"softiser/initiator/multipath"
+	"softiser/target"
+)
+
+// The paths of a volume go to another one five times, as from process to process: they keep
+// their sessions, and what was written is there. Before each time they come to rest and go on.
+func TestPathsCarried(t *testing.T) {
+	both(t, func(t *testing.T, tr initiator.Transport) {
+		srv := serve(t, target.Target{Name: iqn + "one"})
+		var cfgs []initiator.Config
+		for i, addr := range srv.Addrs() {
+			c := config(tr, addr, iqn+"one")
+			c.ISID, c.NopInterval = [6]byte{0x80, 1, 2, 3, 0, byte(i)}, -1
+			cfgs = append(cfgs, c)
+		}
+		v := openPaths(t, multipath.Config{}, cfgs...)
+		awaitState(t, v, "optimized* optimized*")
+		tsih := func() (all []uint16) {
+			for _, s := range v.Sessions() {
+				all = append(all, s.Info().TSIH)
+			}
+			return all
+		}
+		first := tsih()
+		// Those before would have ended with their processes; here they find the sessions gone.
+		var before []*multipath.Volume
+		defer func() {
+			for _, v := range before {
+				v.Resume()
+				v.Close() // of paths that are lost
+			}
+		}()
+		for i := range 5 {
+			rest(t, v)
+			v.Resume()
+			p := bytes.Repeat([]byte{byte(i + 1)}, 4096)
+			if err := v.Do(t.Context(), &blockio.Request{Op: blockio.OpWrite, Off: int64(i) << 12, Buf: p}); err != nil {
+				t.Fatal(err)
+			}
+			rest(t, v)
+			all, err := v.Carry()
+			if err != nil {
+				t.Fatal(err)
+			}
+			gone := make(chan struct{}) // never: no path has to log in
+			next := multipath.Config{After: gone, CheckInterval: time.Minute}
+			for k, c := range all {
+				var files []int
+				c.Send(func(fd int) int { files = append(files, fd); return len(files) - 1 })
+				text, err := json.Marshal(c)
+				if err != nil {
+					t.Fatal(err)
+				}
+				got := new(multipath.Carried)
+				if err := json.Unmarshal(text, got); err != nil {
+					t.Fatal(err)
+				}
+				if err := got.Check(len(files)); err != nil {
+					t.Fatal(err)
+				}
+				if err := got.Receive(func(at int) (int, error) { return files[at], nil }); err != nil {
+					t.Fatal(err)
+				}
+				if !got.GoesOn() {
+					t.Fatalf("path %d does not go on: %s", k, text)
+				}
+				d := multipath.Found(cfgs[k], got)
+				d.Carried = got
+				next.Paths = append(next.Paths, d)
+			}
+			before = append(before, v)
+			if v, err = multipath.Open(t.Context(), next); err != nil {
+				t.Fatal(err)
+			}
+			awaitState(t, v, "optimized* optimized*")
+			got := make([]byte, 4096)
+			for range 2 { // over each path
+				if err := v.Do(t.Context(), &blockio.Request{Op: blockio.OpRead, Off: int64(i) << 12, Buf: got}); err != nil || !bytes.Equal(got, p) {
+					t.Fatalf("%v, %x", err, got[:8])
+				}
+			}
+			if now := tsih(); now[0] != first[0] || now[1] != first[1] {
+				t.Fatalf("the sessions are %v; they were %v", now, first)
+			}
+		}
+		if err := v.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// rest brings both paths of a volume to rest.
+func rest(t *testing.T, v *multipath.Volume) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := v.Rest(ctx); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Whatever is said of a path that a process cannot have had is refused.
+func TestCheckCarried(t *testing.T) {
+	for text, want := range map[string]string{
+		`{"portal":{"address":"nowhere"}}`:                    "missing port",
+		`{"sessions":[null]}`:                                 "is missing",
+		`{"sessions":[{"file":3}]}`:                           "no descriptor",
+		`{"sessions":[{"file":0,"state":{}}]}`:                "name",
+		`{"association":{"files":[]}}`:                        "nvmf",
+		`{"sessions":[{}],"association":{"files":[]}}`:        "beside an association",
+		`{"sessions":[` + strings.Repeat(`{},`, 256) + `{}]}`: "257 sessions",
+	} {
+		var k multipath.Carried
+		if err := json.Unmarshal([]byte(text), &k); err != nil {
+			t.Fatal(err)
+		}
+		if err := k.Check(1); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%.60s: %v, want %q", text, err, want)
+		}
+	}
+}

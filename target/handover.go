@@ -28,6 +28,9 @@ func (s *Server) Freeze(ctx context.Context) error {
 	if err := s.volumes.Occupied(); err != nil {
 		return err
 	}
+	if err := s.volumes.Pause(ctx); err != nil {
+		return err
+	}
 	logins, cancel := context.WithTimeout(ctx, loginPatience)
 	defer cancel()
 	s.server.Hold(logins)
@@ -102,8 +105,10 @@ func (s *Server) CheckCarried(k *Carried, files int) error {
 	return errors.Join(s.iscsi.Handover().Check(&k.ISCSI, files), s.nvmf.Handover().Check(&k.NVMe, files))
 }
 
-// Adopt goes on with what another process has carried, as iscsi.Handover.Adopt does.
+// Adopt goes on with what another process has carried, as iscsi.Handover.Adopt does, and then with
+// rewrites of volumes, whose ends are told to those who are there.
 func (s *Server) Adopt(k *Carried) error {
+	defer s.volumes.Thaw()
 	return errors.Join(s.iscsi.Handover().Adopt(&k.ISCSI), s.nvmf.Handover().Adopt(&k.NVMe))
 }
 

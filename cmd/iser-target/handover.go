@@ -25,7 +25,7 @@ import (
 // stateVersion is that of handedOver. One that a process of this version reads differs from
 // it by one at most; whoever changes the struct so that an older process would misread it
 // counts on, and keeps reading what the version before wrote.
-const stateVersion = 5
+const stateVersion = 6
 
 // handedOver is what a process tells the one that takes its place. Files are indices of the
 // descriptors that come with it.

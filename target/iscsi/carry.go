@@ -290,6 +290,7 @@ func checkParams(p *iscsi.Params, rdma bool) error {
 
 // Adopt goes on with what another process has handed over, which Check has accepted and
 // whose descriptors belong to it. Sessions that it cannot go on with end; the error says why.
+// None begins before all are there, because what one has reserved keeps others off.
 // Preconditions: the targets and their volumes are there.
 func (h Handover) Adopt(k *Carried) error {
 	var errs []error
@@ -298,23 +299,30 @@ func (h Handover) Adopt(k *Carried) error {
 			errs = append(errs, n.device.Restore(t.Units))
 		}
 	}
-	return errors.Join(errors.Join(errs...), handover.Each(len(k.Sessions), func(i int) error {
-		x := &k.Sessions[i]
-		err := h.adopt(x)
-		if err != nil {
-			x.discard()
-			err = fmt.Errorf("session %d of %s ends: %w", x.TSIH, x.Initiator, err)
+	made := make([]*session, len(k.Sessions))
+	errs = append(errs, handover.Each(len(made), func(i int) (err error) {
+		k := &k.Sessions[i]
+		if made[i], err = h.adopt(k); err != nil {
+			k.discard()
+			err = fmt.Errorf("session %d of %s ends: %w", k.TSIH, k.Initiator, err)
 		}
 		return err
 	}))
+	errs = append(errs, handover.Each(len(made), func(i int) error {
+		if made[i] != nil {
+			made[i].goOn()
+		}
+		return nil
+	}))
+	return errors.Join(errs...)
 }
 
-// adopt goes on with a session.
-func (h Handover) adopt(k *CarriedSession) (err error) {
+// adopt makes a session of one that another process had, which has not begun.
+func (h Handover) adopt(k *CarriedSession) (_ *session, err error) {
 	s := h.srv
 	n, _, _ := s.lookup(k.Target)
 	if n == nil {
-		return fmt.Errorf("there is no target %s", k.Target)
+		return nil, fmt.Errorf("there is no target %s", k.Target)
 	}
 	var conns []*conn
 	defer func() {
@@ -328,7 +336,7 @@ func (h Handover) adopt(k *CarriedSession) (err error) {
 	for i := range k.Conns {
 		c, err := h.adoptConn(&k.Conns[i])
 		if err != nil {
-			return err
+			return nil, err
 		}
 		conns = append(conns, c)
 	}
@@ -343,18 +351,22 @@ func (h Handover) adopt(k *CarriedSession) (err error) {
 		c.sess = x
 	}
 	if err := h.enter(x, k.Units); err != nil {
-		return err
+		return nil, err
 	}
-	for _, c := range conns {
+	return x, nil
+}
+
+// goOn begins a session that adopt has made.
+func (s *session) goOn() {
+	for _, c := range s.conns.list() {
 		c.dm.Start(c)
 	}
-	x.mu.Lock()
-	hidden := x.order.seq.win.hidden()
-	x.mu.Unlock()
+	s.mu.Lock()
+	hidden := s.order.seq.win.hidden()
+	s.mu.Unlock()
 	if hidden {
-		x.announceWindow()
+		s.announceWindow()
 	}
-	return nil
 }
 
 // adoptConn makes a connection, which has not been started.

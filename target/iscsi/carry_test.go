@@ -150,6 +150,37 @@ func TestCarryISER(t *testing.T) {
 	}
 }
 
+// TestCarryReserve: what a session has reserved by RESERVE of SPC-2 is its own at another server,
+// from the first command of others on, and ends with it.
+func TestCarryReserve(t *testing.T) {
+	old, now := serve(t, nil), serve(t, nil)
+	r := old.session()
+	other := old.dial()
+	other.isid[5] = 9
+	other.mustLogin(testIQN)
+	other.ready()
+	if res := r.do(command{cdb: []byte{0x16, 0, 0, 0, 0, 0}}, nil); res.status != 0 {
+		t.Fatalf("RESERVE: %+v", res)
+	}
+	k, left := old.carried(t)
+	if len(k.Sessions) != 2 || len(left) != 0 {
+		t.Fatalf("%+v, %v", k, left)
+	}
+	if err := now.Handover().Adopt(&k); err != nil {
+		t.Fatal(err)
+	}
+	const conflict = 0x18
+	if res := other.do(command{cdb: testUnitReady}, nil); res.status != conflict {
+		t.Fatalf("%+v", res)
+	}
+	r.write10(1, make([]byte, 512))
+	r.logout()
+	eventually(t, "the session has ended", func() bool { return len(now.Status().Sessions) == 1 })
+	if res := other.do(command{cdb: testUnitReady}, nil); res.status != 0 {
+		t.Fatalf("%+v", res)
+	}
+}
+
 // TestCarryConnections: a session of several connections goes over whole, and serves commands that
 // alternate between them; so does one that has proved who it is, under its name.
 func TestCarryConnections(t *testing.T) {

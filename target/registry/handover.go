@@ -63,6 +63,9 @@ type HandedPlace struct {
 	ID   uint32 `json:"id"`   // LUN, or NSID
 }
 
+// errRewritten: a format would be ended by the end of this process, as by a crash.
+var errRewritten = errors.New("it is opened anew by the next process, and a format or a sanitize runs; wait for its end")
+
 // HandOver returns what can go to another process. Groups of logical volumes are held then,
 // until GoOn. If ctx ends first there is an error. Preconditions: the volumes are frozen.
 func (r *Registry) HandOver(ctx context.Context) (all HandedOver, err error) {
@@ -82,6 +85,9 @@ func (r *Registry) HandOver(ctx context.Context) (all HandedOver, err error) {
 		single, ok := o.dev.(blockdev.HandsOver)
 		lv, _ := o.dev.(*lvm.Volume)
 		if !ok && (lv == nil || !slices.Contains(held, lv.Group())) {
+			if x := r.srv.Volume(o.dev); x != nil && x.Gates()&(volume.Sanitizing|volume.Formatting) != 0 {
+				return all, fmt.Errorf("volume %s: %w", v.Name, errRewritten)
+			}
 			all.Left = append(all.Left, v.Name)
 			continue
 		}
@@ -216,6 +222,9 @@ func (r *Registry) CheckHanded(all []Handed) error {
 	}
 	for i := range all {
 		h := &all[i]
+		if err := h.State.Check(); err != nil {
+			errs = append(errs, fmt.Errorf("volume %s: %w", h.Name, err))
+		}
 		v, ok := findVolume(r.config(), h.Name)
 		if !ok {
 			errs = append(errs, fmt.Errorf("volume %s is served, and is not in the configuration of the new process: put it there, or stop serving it", h.Name))

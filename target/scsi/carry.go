@@ -16,6 +16,7 @@ type CarriedUnit struct {
 	LUN        uint16    `json:"lun"`
 	Attentions []spc.ASC `json:"attentions,omitempty"`
 	Prevents   bool      `json:"prevents_removal,omitempty"`
+	Reserves   bool      `json:"reserves,omitempty"` // by RESERVE of SPC-2
 }
 
 // Carry returns what the units keep for n.
@@ -25,6 +26,7 @@ func (n *Nexus) Carry() (all []CarriedUnit) {
 		e.lu.unit.mu.Lock()
 		u.Prevents = e.lu.unit.prevented[n]
 		e.lu.unit.mu.Unlock()
+		u.Reserves = e.lu.vol.Seizer() == &n.client
 		e.lu.mu.Lock()
 		u.Attentions = append(u.Attentions, e.queue...)
 		e.lu.mu.Unlock()
@@ -54,6 +56,9 @@ func (n *Nexus) Restore(all []CarriedUnit) {
 		}
 		if u.Prevents {
 			e.lu.preventRemoval(n)
+		}
+		if u.Reserves {
+			e.lu.vol.Seize(&n.client)
 		}
 		e.lu.mu.Lock()
 		e.queue = e.queue[:0]

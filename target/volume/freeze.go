@@ -14,9 +14,8 @@ import (
 
 // Why a volume cannot be frozen, or go to another process.
 var (
-	errRewriting = errors.New("a format, a sanitize or a copy runs; wait for its end")
-	errStuck     = errors.New("an atomic write that has failed has not been undone")
-	errSeized    = errors.New("it is reserved by RESERVE (SPC-2), which ends with its session")
+	errCopying = errors.New("a copy runs; wait for its end")
+	errStuck   = errors.New("an atomic write that has failed has not been undone")
 )
 
 // freeze is what keeps the commands of a volume from beginning.
@@ -35,12 +34,16 @@ func beginFreeze(v *Volume) *freeze {
 }
 
 // still reports whether no command that has begun, and nothing in the background, uses the
-// volume.
+// volume, but for a rewrite that rests.
 func (f *freeze) still() bool {
 	v := f.vol
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return v.nEnabled == 0 && len(v.copying) == 0 && v.users.Load() == 0
+	resting := int64(0)
+	if v.pause.resting {
+		resting = 1
+	}
+	return v.nEnabled == 0 && len(v.copying) == 0 && v.users.Load() == resting
 }
 
 // wait waits until the volume has come to rest.
@@ -64,11 +67,39 @@ func thaw(v *Volume) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.frozen = nil
+	v.releaseLocked()
 	v.wakeLocked()
 }
 
+// Pause has the rewrites of all volumes stand still, and waits for that. If ctx ends first, or a
+// command waits for one, which could not go with it, they go on, and the error names the volume.
+func (r *Registry) Pause(ctx context.Context) error {
+	r.mu.Lock()
+	r.holds = true
+	all := append([]*Volume(nil), r.all...)
+	for _, v := range all {
+		v.hold()
+	}
+	r.mu.Unlock()
+	for _, v := range all {
+		if v.awaited() {
+			r.Thaw()
+			return fmt.Errorf("%s: %w", v.first().name, errAwaited)
+		}
+		for !v.rests() {
+			select {
+			case <-v.pause.changed:
+			case <-ctx.Done():
+				r.Thaw()
+				return fmt.Errorf("%s: %w: %w", v.first().name, errRewriting, ctx.Err())
+			}
+		}
+	}
+	return nil
+}
+
 // Freeze freezes the volumes, and waits until they have come to rest or ctx is done. With an
-// error none is frozen.
+// error none is frozen, and rewrites go on. Preconditions: Pause.
 func (r *Registry) Freeze(ctx context.Context) error {
 	r.mu.Lock()
 	all := append([]*Volume(nil), r.all...)
@@ -79,19 +110,18 @@ func (r *Registry) Freeze(ctx context.Context) error {
 	}
 	for _, f := range begun {
 		if err := f.wait(ctx); err != nil {
-			for _, v := range all {
-				thaw(v)
-			}
+			r.Thaw()
 			return err
 		}
 	}
 	return nil
 }
 
-// Thaw ends what Freeze has begun.
+// Thaw ends what Pause and Freeze have begun.
 func (r *Registry) Thaw() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.holds = false
 	for _, v := range r.all {
 		thaw(v)
 	}
@@ -126,54 +156,71 @@ func (r *Registry) Occupied() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, v := range r.all {
-		v.mu.Lock()
-		copies := len(v.copying)
-		v.mu.Unlock()
-		if copies > 0 || v.Gates()&(Sanitizing|Formatting) != 0 {
-			return fmt.Errorf("%s: %w", v.first().name, errRewriting)
+		if v.Copies() > 0 {
+			return fmt.Errorf("%s: %w", v.first().name, errCopying)
 		}
 	}
 	return nil
 }
 
-// Carried is what a volume knows that is in no file, for the process that goes on with it.
+// Carried is what a volume knows that is in no file, for the process that goes on with it. The
+// reservation of SPC-2 goes with the client that has it.
 type Carried struct {
 	Epoch          [16]byte `json:"epoch"`
 	VolatileWrites bool     `json:"write_cache"`     // see WriteCache
 	WriteProtected bool     `json:"write_protected"` // the gate of that name
 	// Reservations are in the form of the state file.
 	Reservations json.RawMessage `json:"reservations"`
+	// Rewrites are those of the volume; nil: what files tell of them is all.
+	Rewrites *carriedRewrites `json:"rewrites,omitempty"`
 }
 
 // Carry returns what goes with a volume. Preconditions: it is frozen.
 func Carry(v *Volume) (Carried, error) {
-	if v.Seizer() != nil {
-		return Carried{}, errSeized
-	}
 	var s savedState
 	v.Reservations().tell(&s, true)
 	b, err := json.Marshal(&s)
+	if err != nil {
+		return Carried{}, err
+	}
+	rewrites, err := v.Rewriter.carry()
 	return Carried{
-		Epoch: v.Epoch(), VolatileWrites: v.WriteCache(), WriteProtected: v.Gates()&WriteProtected != 0, Reservations: b,
+		Epoch: v.Epoch(), VolatileWrites: v.WriteCache(), WriteProtected: v.Gates()&WriteProtected != 0, Reservations: b, Rewrites: rewrites,
 	}, err
 }
 
-// Expect says what the volume of a device with an ID begins with, once, in the place of what
-// it would begin with otherwise.
-func (r *Registry) Expect(id string, c Carried) error {
+// Check says what in c no process of ours has carried.
+func (c *Carried) Check() error {
+	_, err := c.read()
+	return err
+}
+
+// read returns the reservations; an error is that of Check.
+func (c *Carried) read() (*savedState, error) {
 	var s savedState
 	if err := json.Unmarshal(c.Reservations, &s); err != nil {
-		return fmt.Errorf("the reservations that were handed over: %w", err)
+		return nil, fmt.Errorf("the reservations that were handed over: %w", err)
 	}
 	if len(s.Regs) > maxRegistrations {
-		return fmt.Errorf("%d registrations were handed over; %d is the limit", len(s.Regs), maxRegistrations)
+		return nil, fmt.Errorf("%d registrations were handed over; %d is the limit", len(s.Regs), maxRegistrations)
+	}
+	return &s, c.Rewrites.check()
+}
+
+// Expect says what the volume of a device with an ID begins with, once, in the place of what
+// it would begin with otherwise. Rewrites of volumes that come are held from then on, until Thaw.
+func (r *Registry) Expect(id string, c Carried) error {
+	s, err := c.read()
+	if err != nil {
+		return err
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.holds = true
 	if r.expected == nil {
 		r.expected = map[string]*goingOn{}
 	}
-	r.expected[id] = &goingOn{Carried: c, reservations: restoreReservations(&s)}
+	r.expected[id] = &goingOn{Carried: c, reservations: restoreReservations(s)}
 	return nil
 }
 
@@ -190,4 +237,7 @@ func (g *goingOn) begin(v *Volume) {
 	v.now.Store(g.reservations)
 	v.cache.Store(g.VolatileWrites)
 	v.SetGate(WriteProtected, g.WriteProtected)
+	if g.Rewrites != nil {
+		v.Rewriter.goOn(g.Rewrites)
+	}
 }

@@ -25,6 +25,7 @@ type Registry struct {
 	// expected are what volumes begin with that another process had, by their device's ID;
 	// guarded by mu.
 	expected map[string]*goingOn
+	holds    bool // guarded by mu: rewrites stand still, those of volumes that come as well
 }
 
 // Place is where a volume is served: what a face holds of it. Faces embed one.
@@ -115,6 +116,9 @@ func (r *Registry) find(cfg Config, p *Place, id Identity) (v *Volume, found boo
 	}
 	v.goesOn = r.expected[info.ID]
 	delete(r.expected, info.ID)
+	if r.holds {
+		v.hold()
+	}
 	r.all = append(r.all, v)
 	r.joinLocked(v, p)
 	return v, false, nil

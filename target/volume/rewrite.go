@@ -140,10 +140,18 @@ func (z *Rewriter) Begin(o Rewrite) (*Outcome, error) {
 	z.vol.SetGate(o.Kind.running(), true)
 	z.vol.SetGate(SanitizeFailed|Corrupt, false)
 	z.mu.Unlock()
+	return z.start(o), nil
+}
+
+// start has the goroutine of o begin.
+func (z *Rewriter) start(o Rewrite) *Outcome {
 	z.vol.users.Add(1)
 	end := &Outcome{set: &z.vol.Tasks}
+	z.vol.mu.Lock()
+	z.vol.pause.current = end
+	z.vol.mu.Unlock()
 	go z.run(o, end)
-	return end, nil
+	return end
 }
 
 // Await leaves o, which holds no blocks from here on, waiting for the rewrite, and
@@ -183,17 +191,16 @@ func (z *Rewriter) MayExitFailure() bool {
 	return z.now.Unrestricted
 }
 
-// resume goes on with what a restart has interrupted; the gates are up
-// already, see loadState.
+// resume goes on with what a restart has interrupted, or another process has begun, a format
+// included then; the gates are up already, see loadState and goOn.
 func (z *Rewriter) resume() {
-	if z.vol.Gates()&Sanitizing == 0 {
+	if z.vol.Gates()&(Sanitizing|Formatting) == 0 {
 		return
 	}
 	z.mu.Lock()
 	o := z.now
 	z.mu.Unlock()
-	z.vol.users.Add(1)
-	go z.run(o, &Outcome{set: &z.vol.Tasks})
+	z.start(o)
 }
 
 // forget is restore of a state in which nothing was saved.
@@ -205,10 +212,14 @@ func (z *Rewriter) forget() {
 
 // restore takes over the state that was saved.
 func (z *Rewriter) restore(o *Rewrite) {
+	put := *o
+	put.Failed = o.Failed || o.Kind == Format
+	z.put(&put)
+}
+
+// put makes o what runs from where it stands, or has failed.
+func (z *Rewriter) put(o *Rewrite) {
 	z.now = *o
-	if o.Kind == Format {
-		z.now.Failed = true
-	}
 	g := z.vol.Geo()
 	z.total = g.Blocks * uint64(o.Passes)
 	z.done = min(g.Blocks*uint64(o.Pass)+uint64(o.Offset)>>g.Shift, z.total)
@@ -308,6 +319,7 @@ func (z *Rewriter) run(o Rewrite, end *Outcome) {
 	defer z.vol.notify(Event{Kind: RewriteEnded})
 	z.vol.mu.Lock()
 	end.over, end.err = true, err
+	z.vol.tellPauseLocked()
 	w := end.waiter
 	if w == nil { // nobody waits, or whoever is about to will see that it is over
 		z.vol.mu.Unlock()
@@ -333,6 +345,9 @@ func (o *Op) unwaitLocked() {
 
 // carryOut does the passes of o from where it stands.
 func (z *Rewriter) carryOut(o *Rewrite) error {
+	if err := z.rest(o); err != nil {
+		return err
+	}
 	if z.vol.state.keeps() {
 		if err := z.vol.Journal.wipe(); err != nil {
 			return err
@@ -352,6 +367,9 @@ func (z *Rewriter) carryOut(o *Rewrite) error {
 			if err := z.step(uint64(n) >> g.Shift); err != nil {
 				return err
 			}
+			if err := z.rest(o); err != nil {
+				return err
+			}
 			if time.Since(saved) < saveEvery {
 				continue
 			}
@@ -366,6 +384,30 @@ func (z *Rewriter) carryOut(o *Rewrite) error {
 		}
 		if err := z.vol.dev.Flush(); err != nil {
 			return err
+		}
+	}
+	return nil
+}
+
+// rest stands still while rewrites are held; o tells where. Its error says that the volume is
+// closed: the medium is not to be touched any more.
+func (z *Rewriter) rest(o *Rewrite) error {
+	t := &z.vol.Tasks
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for t.pause.held != nil {
+		held := t.pause.held
+		t.pause.at, t.pause.resting = *o, true
+		t.tellPauseLocked()
+		t.mu.Unlock()
+		select {
+		case <-held:
+		case <-z.Done():
+		}
+		t.mu.Lock()
+		t.pause.resting = false
+		if z.Stopped() {
+			return errCancelled
 		}
 	}
 	return nil

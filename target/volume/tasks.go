@@ -35,6 +35,7 @@ type Tasks struct {
 	limit      limiter
 	pool       pool    // what waits for storage, and who runs it
 	frozen     *freeze // no command begins; nil: they do
+	pause      pause   // of rewrites
 }
 
 // Admit puts o into the task set and reports whether it may run now, on the caller's
@@ -166,6 +167,18 @@ func (s *Tasks) tellFreezeLocked() {
 	}
 	select {
 	case s.frozen.ended <- struct{}{}:
+	default:
+	}
+}
+
+// tellPauseLocked wakes up whoever waits for a rewrite to rest.
+func (s *Tasks) tellPauseLocked() {
+	s.tellFreezeLocked()
+	if s.pause.held == nil {
+		return
+	}
+	select {
+	case s.pause.changed <- struct{}{}:
 	default:
 	}
 }

@@ -11,7 +11,9 @@ import "time"
 //
 // Nobody shall wait for somebody else's storage: only writes are looked at as short, and
 // only after some in a row were. What a write into the page cache waits for now and then,
-// a throttled disk, holds the inode's lock, so that those behind it wait as well.
+// a throttled disk, holds the inode's lock, so that those behind it wait as well. Writes that have
+// been made and not answered wait for writes in turn only, and not for what makes data durable or
+// punches a hole. Such a write may wait for a peer that has its blocks; that has a limit.
 const (
 	owedMost  = 16                     // debts, at most
 	owedLong  = 200 * time.Microsecond // how long an answer is kept while steps are short
@@ -23,6 +25,7 @@ const (
 type owed struct {
 	debts [owedMost]debt
 	n     int
+	made  bool      // a write is among them that has not been answered
 	since time.Time // of the first
 }
 
@@ -39,6 +42,7 @@ func (w *owed) add(d debt, now time.Time) {
 	}
 	w.debts[w.n] = d
 	w.n++
+	w.made = w.made || d.step != nil
 }
 
 // pay answers and pushes what is owed.
@@ -52,7 +56,7 @@ func (w *owed) pay() {
 		d.port.Push()
 	}
 	clear(w.debts[:w.n])
-	w.n = 0
+	w.n, w.made = 0, false
 }
 
 // mayOweLocked reports whether the worker that owes w may go on with the next command
@@ -65,6 +69,6 @@ func (p *pool) mayOweLocked(w *owed, now time.Time, took time.Duration) bool {
 	}
 	p.short = min(p.short+1, stepsSure)
 	next := p.queue.head
-	return p.short == stepsSure && next != nil && next.hold.kind == HoldWrite && p.n <= p.most &&
+	return p.short == stepsSure && next != nil && next.hold.kind == HoldWrite && (next.inTurn || !w.made) && p.n <= p.most &&
 		w.n < owedMost && now.Sub(w.since) < owedLong
 }

@@ -165,6 +165,49 @@ func TestAnsweredTogether(t *testing.T) {
 	}
 }
 
+// A write that has been made is answered before a worker takes up one that may sync.
+func TestAnsweredBeforeASync(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var events []int
+		gate := make(chan struct{})
+		b := serve(t, new(Registry), Config{Device: slow{newDevice(t, "v"), true, func(off int64) {
+			if off == 512 {
+				<-gate
+			}
+			events = append(events, 100+int(off/512))
+		}}, Workers: 1}, "v")
+		var block [512]byte
+		var all []*ported
+		for i := 1; i <= 11; i++ {
+			r := &ported{req: &req{v: b.v, steps: make(chan Cause, 1)}, port: pushed{&events, i}}
+			r.more = func(r *req) {
+				events = append(events, i)
+				r.Step(Proceed)
+			}
+			r.op.Init(r)
+			r.op.Cover(uint64(i), uint64(i)+1, HoldWrite)
+			if !b.v.Admit(&r.op) {
+				t.Fatal("a request beside others has to wait")
+			}
+			if i == 11 {
+				b.v.ToSyncer(&r.op)
+			} else {
+				b.v.ToWriter(&r.op, block[:], int64(i)*512)
+			}
+			all = append(all, r)
+		}
+		close(gate)
+		for _, r := range all {
+			<-r.steps
+		}
+		synctest.Wait()
+		want := slices.Concat(answered(1, 7), plus100(run(8, 10)), run(8, 10), minus(run(8, 10)), single(11, 11))
+		if !slices.Equal(events, want) {
+			t.Errorf("writes, answers and pushes %v\nwant %v", events, want)
+		}
+	})
+}
+
 // answered is each of those writes with its answer and its push behind it.
 func answered(lo, hi int) (s []int) {
 	for ; lo <= hi; lo++ {

@@ -38,7 +38,7 @@ type Step uint8
 const (
 	Leased    Step = iota // it has the memory that its data goes to or comes from
 	Placed                // of a write: its data is there; of a read: the transport has it
-	Committed             // what it has written, copied or taken away is so in the volume, durable if it asks for that; a flush has flushed
+	Committed             // what it has written, copied or taken away is so in the volume, durable if it asks for that; a flush has flushed. Of writes in turn it has the time of the batch, see owed
 	Answered              // its status has been given to the transport
 	Released              // the transport needs nothing of it any more: the data of a read has been sent
 

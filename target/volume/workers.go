@@ -6,8 +6,8 @@ import (
 )
 
 // pool is the workers of a volume, which run what may wait for storage, and the queue of what
-// waits for one. They are started on demand, at most Config.Workers of them, twice as many for what
-// is to be durable, and all but keepIdleWorkers end when there is nothing to do. The queue is bounded by the sessions'
+// waits for one. They are started on demand, at most Config.Workers of them, twice as many for writes
+// that are to be durable, and all but keepIdleWorkers end when there is nothing to do. The queue is bounded by the sessions'
 // command windows. It is used under the lock of the task set that it is a part of.
 type pool struct {
 	mu     *sync.Mutex // of the Tasks; guards everything below
@@ -30,6 +30,7 @@ func (p *pool) init(mu *sync.Mutex, most int) { p.mu, p.work.L, p.most = mu, mu,
 // ToWorker hands o, which runs, to a worker, which calls its Step.
 func (s *Tasks) ToWorker(o *Op) {
 	s.mu.Lock()
+	o.syncs = false
 	s.pool.enqueueLocked(o)
 	s.mu.Unlock()
 }

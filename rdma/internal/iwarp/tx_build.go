@@ -95,11 +95,8 @@ func (t *transmitter) next() bool {
 		t.empty = 0
 	}
 	e := t.runnableLocked()
-	resp := qp.reads.irqHead != qp.reads.irqTail
-	if resp && e != nil && t.sqTurn {
-		resp = false
-	}
-	if resp {
+	waits := qp.reads.irqHead != qp.reads.irqTail
+	if waits && (e == nil || !t.sqTurn) {
 		t.sqTurn = true
 		t.startResponseLocked()
 		return t.cur.active
@@ -114,7 +111,7 @@ func (t *transmitter) next() bool {
 		qp.SQ.Next++
 		return false
 	}
-	if !resp {
+	if t.known = 0; !waits { // else the next message is a response
 		t.known = qp.SQ.Tail - qp.SQ.Next - 1
 	}
 	return t.startLocked(e)

@@ -51,10 +51,13 @@ type handedVolume struct {
 	File int `json:"file"` // -1: it is in a group
 }
 
+// freezeTime is freezePatience outside tests; it is in the bound of how long a process takes to end.
+const freezeTime = 3 * time.Second
+
 // How long the steps of a handover may take. Tests on loaded machines allow more.
 var (
 	restPatience   = time.Second      // for sessions to stand still
-	freezePatience = 3 * time.Second  // for commands that have begun
+	freezePatience = freezeTime       // for commands that have begun
 	settlePatience = 2 * time.Second  // for what is written beforehand
 	copyPatience   = 5 * time.Second  // for copies that run before anything stops
 	changePatience = 5 * time.Second  // for requests of administrators

@@ -209,7 +209,7 @@ func serve(ctx context.Context, f *serveFlags, out, logTo io.Writer) error {
 	if err := a.build(cfg, f, c); err != nil {
 		return exit(exitUsage, err)
 	}
-	defer a.boundEnd(ctx, f.drain+freezePatience+f.drain+f.storage)() // the first for a handover, see giving.end
+	defer a.boundEnd(ctx, f.drain+freezeTime+f.drain+f.storage)() // the first for a handover, see giving.end
 	defer a.reg.Close()
 	var ls listeners
 	taken, err := a.begin(ctx, f, cfg, &ls)

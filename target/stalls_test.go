@@ -103,6 +103,12 @@ type stalls struct {
 
 func serveStallable(t *testing.T, backend string, change func(*target.Config)) *stalls {
 	t.Helper()
+	return serveStallableBy(t, 2, backend, change)
+}
+
+// serveStallableBy is serveStallable with so many workers for the volume.
+func serveStallableBy(t *testing.T, workers int, backend string, change func(*target.Config)) *stalls {
+	t.Helper()
 	s := &stalls{vol: openStallable(t, backend)}
 	cfg := target.Config{Portals: []target.Portal{{Listen: "127.0.0.1:0"}}}
 	if change != nil {
@@ -121,7 +127,7 @@ func serveStallable(t *testing.T, backend string, change func(*target.Config)) *
 		s.closers = append(s.closers, healthy.Close)
 		luns := []target.LUN{{Name: "healthy", LUConfig: scsi.LUConfig{LUN: 1, Volume: healthy}}}
 		if iqn == stalledTarget {
-			luns = append(luns, target.LUN{Name: "sick", LUConfig: scsi.LUConfig{LUN: 0, Volume: s.vol.Device, Workers: 2}})
+			luns = append(luns, target.LUN{Name: "sick", LUConfig: scsi.LUConfig{LUN: 0, Volume: s.vol.Device, Workers: workers}})
 		}
 		if err := s.AddTarget(target.Target{Name: iqn, LUNs: luns}); err != nil {
 			t.Fatal(err)
@@ -185,7 +191,11 @@ func TestStalls(t *testing.T) {
 // testStall has two commands stall, as many as there are workers, and others queued
 // behind them.
 func testStall(t *testing.T, backend string, c stallingCommand) {
-	s := serveStallable(t, backend, nil)
+	workers := 2
+	if c.name == "FUA" || c.name == "WRITE" && backend == "mem" { // what makes data durable may have twice as many
+		workers = 1
+	}
+	s := serveStallableBy(t, workers, backend, nil)
 	old := block(9)
 	mine := mustLogIn(t, s.addr, stalledTarget, 1, 0, 1)
 	for lba := uint64(0); lba < 256; lba += 128 { // the tables below know these blocks

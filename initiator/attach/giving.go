@@ -159,7 +159,9 @@ func (g *giving) upgrade(q upgradeRequest) (up Upgraded, over func(), err error)
 		return up, nil, fmt.Errorf("--patience %v: up to %v are possible", q.Patience, maxPatience)
 	}
 	if q.Patience > 0 {
-		g.patience.Store(int64(q.Patience))
+		if !g.patience.CompareAndSwap(int64(restPatience), int64(q.Patience)) {
+			return up, nil, handover.ErrBusy
+		}
 		defer g.patience.Store(int64(restPatience))
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), q.limit())

@@ -109,6 +109,14 @@ var errOther = errors.New("another volume is there")
 func (r *reopened) attempt() error {
 	n := r.nexus
 	n.Carried, n.After = r.was.Paths, r.gone
+	if n.Carried != nil {
+		after := make(chan struct{})
+		n.After = after
+		r.wg.Go(func() {
+			r.mayLogIn()
+			close(after)
+		})
+	}
 	r.was.Paths = nil // other attempts log in
 	vol, err := r.opt.Open(r.ctx, n)
 	if err != nil {

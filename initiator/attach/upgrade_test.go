@@ -136,6 +136,7 @@ func TestUpgradeSeveralSessions(t *testing.T) {
 			}
 			x := attachProgram(t, strings.Join(urls, ","), slices.Concat(patient, tt.options, []string{"--path-check=1m"})...)
 			l := startLoad(t, "unix", x.rec.Socket, 0, 8)
+			await.True(t, "every path is there", func() bool { return x.listed().State == "connected" })
 			var logins []int
 			for _, way := range ways {
 				logins = append(logins, way.Taken())
@@ -164,7 +165,7 @@ func TestUpgradeAllPortals(t *testing.T) {
 	target := e2e.StartTarget(t, "16MiB", "--listen", loopback.FreeAddr(t))
 	x := attachProgram(t, target.URL("iscsi"), append([]string{"--all-portals", "--path-check=1m"}, patient...)...)
 	l := startLoad(t, "unix", x.rec.Socket, 0, 8)
-	await.True(t, "both paths are there", func() bool { return len(target.Sessions()) == 2 })
+	await.True(t, "both paths are there", func() bool { return len(target.Sessions()) == 2 && x.listed().State == "connected" })
 	before := target.Sessions()
 	for range 2 {
 		if up := x.upgrade(); len(up.Closed) != 0 || !slices.Contains(up.Carried, "the sessions of 2 of 2 paths to the target") {
@@ -185,7 +186,7 @@ func TestUpgradePathDown(t *testing.T) {
 	target := e2e.StartTarget(t, "16MiB")
 	up, down := loopback.NewProxy(t, target.Addr), loopback.NewProxy(t, target.Addr)
 	url := target.URL("iser")
-	x := attachProgram(t, strings.Replace(url, target.Addr, up.Addr, 1)+","+strings.Replace(url, target.Addr, down.Addr, 1), append([]string{"--path-check=100ms", "--path-fence=none"}, patient...)...)
+	x := attachProgram(t, strings.Replace(url, target.Addr, up.Addr, 1)+","+strings.Replace(url, target.Addr, down.Addr, 1), append([]string{"--path-check=3s", "--path-fence=none"}, patient...)...)
 	l := startLoad(t, "unix", x.rec.Socket, 0, 8)
 	before := up.Taken()
 	down.Deaf(t)

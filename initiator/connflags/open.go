@@ -352,6 +352,12 @@ func (o *Options) Open(ctx context.Context, url string, t Tuning) (blockio.Volum
 	return v, nil
 }
 
+// told reports whether another process has said of all of its paths where they lead: an earlier
+// version did not.
+func told(carried []*multipath.Carried) bool {
+	return len(carried) > 0 && !slices.ContainsFunc(carried, func(k *multipath.Carried) bool { return k.Portal.Address == "" })
+}
+
 // dialers are those of the paths to a volume, with what another process had of them.
 func (o *Options) dialers(ctx context.Context, ws []way, carried []*multipath.Carried) (all []multipath.Dialer, err error) {
 	switch {
@@ -359,7 +365,7 @@ func (o *Options) dialers(ctx context.Context, ws []way, carried []*multipath.Ca
 		for _, w := range ws {
 			all = append(all, w.dialer())
 		}
-	case len(carried) > 0 && len(ws) == 1: // its target has been asked for its portals
+	case len(ws) == 1 && told(carried): // its target has been asked for its portals
 		for _, k := range carried {
 			all = append(all, multipath.Found(*ws[0].lun, k))
 		}

@@ -165,7 +165,12 @@ func (p *path) bringToRest(ctx context.Context) {
 	case <-ctx.Done():
 		return
 	}
-	p.rest.still = r.Rest(ctx) == nil
+	p.v.mu.Lock()
+	up = p.up // the keeper's look may have failed
+	p.v.mu.Unlock()
+	if up {
+		p.rest.still = r.Rest(ctx) == nil
+	}
 }
 
 // Resume lets the paths go on as if nothing had happened.

@@ -98,6 +98,10 @@ func Open(ctx context.Context, cfg Config) (*Volume, error) {
 // openPause is how long opening waits for a path when there may be another one.
 const openPause = 3 * time.Second
 
+// carriedPause is the same for a path whose session comes from another process: given up, it would be
+// lost.
+const carriedPause = 10 * openPause
+
 // likely are the paths that are to be there when the volume has been opened: those of another
 // process, or all.
 func (v *Volume) likely() []*path {
@@ -116,7 +120,11 @@ func (v *Volume) openFirst(ctx context.Context, paths []*path) error {
 	for _, p := range paths {
 		limit, cancel := ctx, context.CancelFunc(func() {})
 		if len(paths) > 1 {
-			limit, cancel = context.WithTimeout(ctx, openPause)
+			wait := openPause
+			if p.carried != nil {
+				wait = carriedPause
+			}
+			limit, cancel = context.WithTimeout(ctx, wait)
 		}
 		err := p.first(limit)
 		late = late || limit.Err() != nil

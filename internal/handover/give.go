@@ -73,6 +73,7 @@ func Give(c *net.UnixConn, version int, p Patience, freeze func() (*Offer, error
 	}
 	o, err := freeze()
 	if err != nil {
+		_ = c.SetDeadline(time.Now().Add(refusePatience)) // freezing may have taken longer than the one there was
 		return false, refuse(c, err)
 	}
 	defer func() {

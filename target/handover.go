@@ -17,8 +17,19 @@ import (
 // loginPatience is how long Freeze waits for connections that are about to log in.
 const loginPatience = 200 * time.Millisecond
 
-// Settle waits until no copy runs, or ctx is done: what is short ends before anybody has to wait.
-func (s *Server) Settle(ctx context.Context) { s.volumes.AwaitCopies(ctx) }
+// Settle has rewrites of volumes stand still, whose steps may be long, and waits until no copy runs,
+// or ctx is done: what is short ends before anybody has to wait. With an error rewrites go on, and
+// else Freeze or Unsettle is to follow.
+func (s *Server) Settle(ctx context.Context) error {
+	if err := s.volumes.Pause(ctx); err != nil {
+		return err
+	}
+	s.volumes.AwaitCopies(ctx)
+	return nil
+}
+
+// Unsettle lets rewrites go on after Settle.
+func (s *Server) Unsettle() { s.volumes.Thaw() }
 
 // Freeze brings the server to rest: no connection is accepted, sessions that can be carried
 // stand still, commands that have begun end, none begins. What comes meanwhile waits. If ctx
@@ -26,6 +37,7 @@ func (s *Server) Settle(ctx context.Context) { s.volumes.AwaitCopies(ctx) }
 // on.
 func (s *Server) Freeze(ctx context.Context) error {
 	if err := s.volumes.Occupied(); err != nil {
+		s.Unsettle()
 		return err
 	}
 	if err := s.volumes.Pause(ctx); err != nil {

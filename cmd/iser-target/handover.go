@@ -59,7 +59,7 @@ var (
 	restPatience   = time.Second      // for sessions to stand still
 	freezePatience = freezeTime       // for commands that have begun
 	settlePatience = 2 * time.Second  // for what is written beforehand
-	copyPatience   = 5 * time.Second  // for copies that run before anything stops
+	copyPatience   = 5 * time.Second  // for steps of rewrites, and copies that run, before anything stops
 	changePatience = 5 * time.Second  // for requests of administrators
 	startPatience  = 30 * time.Second // for a new process, from its start until it is ready
 	readyPatience  = 10 * time.Second // for one that has been offered everything
@@ -146,7 +146,9 @@ func (g *giving) give(c *net.UnixConn) (up admin.Upgraded, given bool, err error
 	var began time.Time
 	prepareState()
 	given, err = handover.Give(c, stateVersion, handover.Patience{Hello: startPatience, Ready: readyPatience}, func() (*handover.Offer, error) {
-		g.settle()
+		if err := g.settle(); err != nil {
+			return nil, err
+		}
 		collects := holdCollector()
 		o, err := g.freeze()
 		if err != nil {
@@ -182,20 +184,24 @@ func holdCollector() (release func()) {
 	return func() { debug.SetGCPercent(percent) }
 }
 
-// settle writes down beforehand, while everybody goes on, what a handover has to have on disk, and
-// waits for copies.
-func (g *giving) settle() {
+// settle has rewrites stand still, waits for copies, and writes down beforehand, while everybody goes
+// on, what a handover has to have on disk. Without an error freeze is to follow.
+func (g *giving) settle() error {
+	copies, end := context.WithTimeout(context.Background(), copyPatience)
+	defer end()
+	if err := g.app.srv.Settle(copies); err != nil {
+		return err
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), settlePatience)
 	defer cancel()
 	g.app.reg.Settle(ctx)
-	copies, end := context.WithTimeout(context.Background(), copyPatience)
-	defer end()
-	g.app.srv.Settle(copies)
+	return nil
 }
 
 // freeze brings this process to rest and collects what it has.
 func (g *giving) freeze() (*offering, error) {
 	if err := g.app.stopChanges(changePatience); err != nil {
+		g.app.srv.Unsettle()
 		return nil, err
 	}
 	began := time.Now() // nobody has waited so far

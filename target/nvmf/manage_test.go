@@ -90,7 +90,7 @@ func TestRemoveNamespaceUnderLoad(t *testing.T) {
 		}
 	}
 	held := h.io[0].start(rw(nvme.OpWrite, 0, 1), nil, pattern(512, 2))
-	await.True(t, "the write waits", func() bool { return r.srv.Controllers()[0].Outstanding == 1 })
+	await.True(t, "the write waits", func() bool { return r.srv.VolumeStatus(r.vol).Stats.Waiting == 1 })
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := r.srv.RemoveNamespace(ctx, subNQN, 1); !errors.Is(err, target.ErrVolumesHeld) {

@@ -124,7 +124,7 @@ func (o *options) reportCommand() *cobra.Command {
 
 // packages are the peers, their clients, and what counts and compiles.
 var packages = []string{"tgt", "nbdkit", "qemu-utils", "qemu-block-extra", "iperf3", "ucx-utils", "fio", "libiscsi-bin", "libnbd-bin",
-	"linux-perf", "iproute2", "gcc", "libc6-dev"}
+	"linux-perf", "iproute2", "gcc", "libc6-dev", "e2fsprogs", "xfsprogs"}
 
 // install installs what the rows need, unless everything is there.
 func install(ctx context.Context) error {
@@ -220,10 +220,15 @@ func (o *options) measure(ctx context.Context, run *result.Run, selected []rows.
 	switch {
 	case ctx.Err() != nil && len(run.Rows) > 0:
 		return fmt.Errorf("interrupted, %d of %d rows left; go on with: go run ./benchmarks full --resume=%s", len(run.Remaining()), len(run.Selected), path)
-	case err != nil || !whole:
+	case err != nil:
 		return err
+	case whole:
+		err = o.publish(run)
 	}
-	return o.publish(run)
+	if failed := run.Failed(); err == nil && len(failed) > 0 {
+		err = fmt.Errorf("no figure of %s: the tables have why", strings.Join(failed, ", "))
+	}
+	return err
 }
 
 func (o *options) env() (e peers.Env, cleanup func(), err error) {

@@ -25,6 +25,14 @@ const (
 	Raw  StoreKind = "loop"
 )
 
+// Needs are the programs that make such a store.
+func (k StoreKind) Needs() []string {
+	if k == Raw {
+		return []string{"losetup"}
+	}
+	return []string{"losetup", "mkfs." + string(k)}
+}
+
 // StoreSize is the size of a volume on a store, bytes: what a slow disk fills in some seconds.
 const StoreSize = 256 << 20
 

@@ -255,6 +255,22 @@ func (r *Run) others(row Row, c string) string {
 	return strings.Join(parts, ", ")
 }
 
+// Failed lists the contenders, as "row/contender", that gave no figure in any repetition though
+// they were there.
+func (r *Run) Failed() (failed []string) {
+	for _, row := range r.Rows {
+		for _, c := range r.Contenders(row.ID) {
+			of := func(good bool) func(Sample) bool {
+				return func(s Sample) bool { return s.Row == row.ID && s.Contender == c && (s.Error == "") == good }
+			}
+			if slices.ContainsFunc(r.Samples, of(false)) && !slices.ContainsFunc(r.Samples, of(true)) {
+				failed = append(failed, row.ID+"/"+c)
+			}
+		}
+	}
+	return failed
+}
+
 // Missed lists the targets that were measured and not met, with their rows.
 func (r *Run) Missed() (missed []Outcome, rows []string) {
 	for _, row := range r.Rows {

@@ -45,6 +45,9 @@ func TestMediansRatiosAndTables(t *testing.T) {
 			t.Errorf("tables lack %q:\n%s", want, b.String())
 		}
 	}
+	if f := r.Failed(); len(f) != 1 || f[0] != "a/broken" {
+		t.Errorf("failed: %v", f)
+	}
 	path := filepath.Join(t.TempDir(), "raw.json")
 	if err := r.Save(path); err != nil {
 		t.Fatal(err)

@@ -267,11 +267,19 @@ func inProcess(ctx context.Context, text string, open bench.Opener) (*bench.Repo
 	return r, r.Err()
 }
 
+// URLs of slowRow's jobs, which stand for the LUNs of its one session.
+const fastURL, slowURL = "row://fast", "row://slow"
+
+// slowJobs are the job files of slowRow.
+func slowJobs() (fast, slow string) {
+	return "[fast]\nuri=" + fastURL + "\nrw=randread\nbs=4k\niodepth=16\ntime_based\nruntime=%dms\n",
+		"[slow]\nuri=" + slowURL + "\nrw=randread\nbs=4k\niodepth=16\nsize=64m\ntime_based\nruntime=%dms\n"
+}
+
 // slowRow: a volume that takes 50 ms per read beside a fast one, on one
 // connection.
 func slowRow() Row {
-	fast := "[fast]\nuri=0\nrw=randread\nbs=4k\niodepth=16\ntime_based\nruntime=%dms\n"
-	slow := "[slow]\nuri=1\nrw=randread\nbs=4k\niodepth=16\nsize=64m\ntime_based\nruntime=%dms\n"
+	fast, slow := slowJobs()
 	measure := func(text string) func(context.Context, *Stage) (result.Values, error) {
 		return func(ctx context.Context, st *Stage) (result.Values, error) {
 			cfg, err := initiator.ParseURL(st.started("ours, slow volume").URL)
@@ -286,7 +294,7 @@ func slowRow() Row {
 			defer sess.Close()
 			ms := st.Dur.Milliseconds()
 			r, err := inProcess(ctx, strings.ReplaceAll(text, "%d", fmt.Sprint(ms)), func(ctx context.Context, url string, _ bench.OpenOptions) (bench.LUN, error) {
-				l, err := sess.LUN(ctx, map[string]uint64{"0": 0, "1": 1}[url])
+				l, err := sess.LUN(ctx, map[string]uint64{fastURL: 0, slowURL: 1}[url])
 				if err != nil {
 					return nil, err
 				}

@@ -12,6 +12,7 @@ import (
 
 	"softiser/benchmarks/internal/peers"
 	"softiser/benchmarks/internal/result"
+	"softiser/initiator/bench"
 )
 
 // Every ratio names contenders that exist, every row has an identity of its
@@ -186,6 +187,22 @@ func TestServerAfterTheEnd(t *testing.T) {
 	st.close()
 	if _, err := st.server("late", func(*peers.Env) (*peers.Server, error) { return &peers.Server{}, nil }); err == nil || st.started("late") != nil {
 		t.Errorf("error %v", err)
+	}
+}
+
+// Job files that rows hand to our generator are ones that it takes.
+func TestSlowJobs(t *testing.T) {
+	fast, slow := slowJobs()
+	s, err := bench.ParseJobText(strings.NewReader(strings.ReplaceAll(fast+slow, "%d", "1")), "row")
+	if err != nil {
+		t.Fatal(err)
+	}
+	jobs, _, err := bench.ParseJobs(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(jobs) != 2 || jobs[0].URL != fastURL || jobs[1].URL != slowURL {
+		t.Errorf("%+v", jobs)
 	}
 }
 

@@ -47,7 +47,7 @@ func storeRow(kind peers.StoreKind, id, title string, more time.Duration) Row {
 // onStore is a contender that finds the store as before leaves it.
 func onStore(name string, kind peers.StoreKind, before func(*peers.Store) error, needs []string, measure func(context.Context, *Stage) (result.Values, error)) Contender {
 	return Contender{
-		Name: name, Needs: append(needs, "losetup"),
+		Name: name, Needs: append(needs, kind.Needs()...),
 		Prepare: func(_ context.Context, st *Stage) error { return st.onStore(kind) },
 		Measure: func(ctx context.Context, st *Stage) (result.Values, error) {
 			if err := before(st.store); err != nil {

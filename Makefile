@@ -49,7 +49,7 @@ demo: build ## serve a volume from a config file, discover, verify, measure, cle
 bench-quick: build ## iSER beside our TCP, iperf3 and one peer, in under three minutes
 	$(GO) run ./benchmarks quick
 
-bench: build ## the whole comparison with peers from Debian (about 30 minutes); writes benchmarks/results and its README
+bench: build ## the whole comparison with peers from Debian (about 40 minutes); writes benchmarks/results and its README
 	$(GO) run ./benchmarks full
 
 bench-loss: ## RoCE over a lossy way, in a time of its own (seconds); writes benchmarks/results/roce-loss*.csv and a plot

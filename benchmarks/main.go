@@ -97,7 +97,7 @@ func root() *cobra.Command {
 }
 
 func (o *options) full() *cobra.Command {
-	cmd := &cobra.Command{Use: "full", Short: "measure every row (about 30 minutes)", Args: cobra.NoArgs,
+	cmd := &cobra.Command{Use: "full", Short: "measure every row (about 40 minutes)", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.resume != "" {
 				return o.resumeRun(cmd.Context())

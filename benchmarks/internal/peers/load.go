@@ -13,7 +13,11 @@ import (
 // Beside runs a load of our generator until the returned function ends it. That one
 // reports a load that has ended by itself.
 func (e *Env) Beside(url string, l Load) (end func() error, err error) {
-	argv := append(e.benchArgs(url, l), "--runtime=10m") // the last one counts
+	return e.beside(append(e.benchArgs(url, l), "--runtime=10m")) // the last one counts
+}
+
+// beside runs a client in the background.
+func (e *Env) beside(argv []string) (end func() error, err error) {
 	spec := proc.Spec{Argv: argv, Place: e.Place, Side: proc.Client, Log: e.log("beside")}
 	e.note(spec)
 	p, err := proc.Start(spec)

@@ -2,12 +2,10 @@ package peers
 
 import (
 	"context"
-	_ "embed" // the ping-pong in C
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -154,32 +152,6 @@ func helper(e *Env, name string, args ...string) (*Server, error) {
 	addr := fmt.Sprintf("127.0.0.1:%d", proc.FreePort())
 	s := &Server{Name: name, URL: addr}
 	return s, s.start(e, proc.Server, addr, nil, append([]string{e.Self, name, "--addr", addr}, args...)...)
-}
-
-//go:embed c/pingpong.c
-var pingpongC []byte
-
-// PingpongC compiles the ping-pong in C and starts its server.
-func PingpongC(e *Env) (*Server, error) {
-	bin := filepath.Join(e.Scratch, "pingpong")
-	if err := os.WriteFile(bin+".c", pingpongC, 0o600); err != nil {
-		return nil, err
-	}
-	argv := []string{"cc", "-O2", "-o", bin, bin + ".c"}
-	e.note(proc.Spec{Argv: argv, Place: proc.Free})
-	if out, err := proc.Quick(argv...); err != nil {
-		return nil, &Unable{fmt.Sprintf("cc compiles nothing: %s", out[:min(len(out), 200)])}
-	}
-	port := strconv.Itoa(proc.FreePort())
-	s := &Server{Name: "pingpong", URL: port}
-	return s, s.start(e, proc.Server, "127.0.0.1:"+port, nil, bin, "serve", port)
-}
-
-// PingpongRun runs its client, which waits in recv or spins.
-func (e *Env) PingpongRun(ctx context.Context, s *Server, spin bool, size int) (result.Values, error) {
-	how := map[bool]string{false: "wait", true: "spin"}[spin]
-	argv := []string{filepath.Join(e.Scratch, "pingpong"), how, s.URL, strconv.Itoa(size), strconv.FormatInt(e.Dur.Milliseconds(), 10)}
-	return e.helperClient(ctx, s, argv)
 }
 
 // HelperRun runs the client half of a helper with its options.

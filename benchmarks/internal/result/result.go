@@ -77,17 +77,23 @@ type Row struct {
 // Ratio is one thing to reach: Num's figure over Den's, or Num's alone when Den
 // is empty.
 type Ratio struct {
-	Name   string  `json:"name"`
-	Num    string  `json:"num"`
-	Den    string  `json:"den,omitempty"`     // Best: the largest median of the row
-	DenRow string  `json:"den_row,omitempty"` // when Den was measured in another row
-	Metric string  `json:"metric"`
-	Op     string  `json:"op"` // ">=" or "<=", or "" for a figure that is only reported
-	Want   float64 `json:"want"`
+	Name     string  `json:"name"`
+	Num      string  `json:"num"`
+	Den      string  `json:"den,omitempty"`     // Best: the largest median of the row
+	DenRow   string  `json:"den_row,omitempty"` // when Den was measured in another row
+	Metric   string  `json:"metric"`
+	Spread   bool    `json:"spread,omitempty"` // the largest over the least of Num's repetitions, without Den
+	Op       string  `json:"op"`               // ">=" or "<=", or "" for a figure that is only reported
+	Want     float64 `json:"want"`
+	Bound    string  `json:"bound,omitempty"`     // a contender of the row that takes Num's place, to show what can be had at all
+	BoundDen string  `json:"bound_den,omitempty"` // and Den's; empty: that stays
 }
 
-// Best as a Ratio's Den stands for the contender with the largest median.
+// Best as a Ratio's Den stands for the contender with the largest median; a bound is none.
 const Best = "*"
+
+// BoundPrefix begins the names of contenders that show what can be had: minimal programs in C.
+const BoundPrefix = "bound: "
 
 // Stat is a figure over the repetitions.
 type Stat struct {
@@ -129,40 +135,57 @@ type Outcome struct {
 	Value float64
 	Known bool
 	Met   bool
+
+	BoundKnown bool
+	BoundValue float64 // the same of Ratio.Bound
 }
 
-// Evaluate computes a ratio from the medians.
+// Evaluate computes a ratio, and that of its bound, from the medians.
 func (r *Run) Evaluate(row Row, q Ratio) Outcome {
 	o := Outcome{Ratio: q}
-	num := r.Stat(row.ID, q.Num, q.Metric)
-	if num.N == 0 {
-		return o
+	o.Value, o.Known = r.value(row, q)
+	if q.Bound != "" {
+		b := q
+		b.Num, b.Den = q.Bound, cmp.Or(q.BoundDen, q.Den)
+		o.BoundValue, o.BoundKnown = r.value(row, b)
 	}
-	o.Value = num.Median
-	if q.Den != "" {
-		denRow := cmp.Or(q.DenRow, row.ID)
-		den := r.Stat(denRow, q.Den, q.Metric)
-		if q.Den == Best {
-			den = r.best(denRow, q.Metric)
-		}
-		if den.N == 0 || den.Median == 0 {
-			return o
-		}
-		o.Value /= den.Median
-	}
-	o.Known = true
 	switch q.Op {
 	case ">=":
-		o.Met = o.Value >= q.Want
+		o.Met = o.Known && o.Value >= q.Want
 	case "<=":
-		o.Met = o.Value <= q.Want
+		o.Met = o.Known && o.Value <= q.Want
 	}
 	return o
+}
+
+// value is the figure of a ratio; not known, it may still be that of Num alone.
+func (r *Run) value(row Row, q Ratio) (v float64, known bool) {
+	num := r.Stat(row.ID, q.Num, q.Metric)
+	switch {
+	case num.N == 0 || q.Spread && num.Min == 0:
+		return 0, false
+	case q.Spread:
+		return num.Max / num.Min, true
+	case q.Den == "":
+		return num.Median, true
+	}
+	denRow := cmp.Or(q.DenRow, row.ID)
+	den := r.Stat(denRow, q.Den, q.Metric)
+	if q.Den == Best {
+		den = r.best(denRow, q.Metric)
+	}
+	if den.N == 0 || den.Median == 0 {
+		return num.Median, false
+	}
+	return num.Median / den.Median, true
 }
 
 // best is the figure of the contender with the largest median.
 func (r *Run) best(row, metric string) (best Stat) {
 	for _, c := range r.Contenders(row) {
+		if strings.HasPrefix(c, BoundPrefix) {
+			continue
+		}
 		if s := r.Stat(row, c, metric); s.N > 0 && s.Median > best.Median {
 			best = s
 		}
@@ -283,11 +306,11 @@ func (r *Run) Missed() (missed []Outcome, rows []string) {
 	return missed, rows
 }
 
-// WriteTargets prints what was to be reached and what was. why returns where a
-// row's missed targets are explained, as a link; nil: nowhere.
+// WriteTargets prints what was to be reached and what was, and beside it what a bound has and
+// what ours is of that. why returns where a row's missed targets are explained, as a link; nil: nowhere.
 func (r *Run) WriteTargets(w io.Writer, why func(row string) string) {
-	fmt.Fprintln(w, "| target | reached | wanted | |")
-	fmt.Fprintln(w, "| --- | ---: | ---: | --- |")
+	fmt.Fprintln(w, "| target | reached | wanted | bound | over it | |")
+	fmt.Fprintln(w, "| --- | ---: | ---: | ---: | ---: | --- |")
 	for _, row := range r.Rows {
 		for _, q := range row.Ratios {
 			o := r.Evaluate(row, q)
@@ -300,7 +323,8 @@ func (r *Run) WriteTargets(w io.Writer, why func(row string) string) {
 					}
 				}
 			}
-			fmt.Fprintf(w, "| %s | %s | %s | %s |\n", q.Name, o.Reached(), o.Wanted(), verdict)
+			bound, over := o.OverBound()
+			fmt.Fprintf(w, "| %s | %s | %s | %s | %s | %s |\n", q.Name, o.Reached(), o.Wanted(), bound, over, verdict)
 		}
 	}
 }
@@ -311,7 +335,18 @@ func (o Outcome) String() string {
 	if o.Op != "" {
 		s += " (" + o.Wanted() + ", " + o.verdict() + ")"
 	}
+	if bound, over := o.OverBound(); bound != "" {
+		s += fmt.Sprintf("; the bound has %s, this is %s of it", bound, over)
+	}
 	return s
+}
+
+// OverBound is what the bound has, and what ours is of that; empty without a bound.
+func (o Outcome) OverBound() (bound, over string) {
+	if !o.Known || !o.BoundKnown || o.BoundValue == 0 {
+		return "", ""
+	}
+	return o.format(o.BoundValue), fmt.Sprintf("%.2f", o.Value/o.BoundValue)
 }
 
 // Missed: there was a target, and it was not reached.
@@ -335,7 +370,7 @@ func (o Outcome) Wanted() string {
 
 // format prints a ratio, or a figure that stands alone with its unit.
 func (o Outcome) format(v float64) string {
-	if o.Den != "" {
+	if o.Den != "" || o.Spread {
 		return fmt.Sprintf("%.2f", v)
 	}
 	return Format(o.Metric, v)

@@ -39,7 +39,7 @@ func TestMediansRatiosAndTables(t *testing.T) {
 	r.WriteTargets(&b, func(row string) string { return "why#" + row })
 	for _, want := range []string{
 		"| row a | ours | 300 IOPS | ±35 % | 2.0 µs median |", "|  | broken | failed | | no such file |", "a/spdk | | skipped | | not packaged",
-		"| iops | 3.00 | ≥ 3.00 | met |", "| lat | 2.0 µs | ≤ 1.0 µs | **not met**, [why](why#a) |", "| other | not measured | ≥ 1.00 |  |", "| across | 0.50 | reported |  |",
+		"| iops | 3.00 | ≥ 3.00 |  |  | met |", "| lat | 2.0 µs | ≤ 1.0 µs |  |  | **not met**, [why](why#a) |", "| other | not measured | ≥ 1.00 |  |  |  |", "| across | 0.50 | reported |  |  |  |",
 	} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("tables lack %q:\n%s", want, b.String())
@@ -55,6 +55,35 @@ func TestMediansRatiosAndTables(t *testing.T) {
 	back, err := Load(path)
 	if err != nil || back.Stat("a", "ours", IOPS).Median != 300 {
 		t.Errorf("%v", err)
+	}
+}
+
+// Beside a ratio stands what a bound has in Num's place, and ours over it; a bound is never the
+// best of a row.
+func TestBounds(t *testing.T) {
+	const c, cRef = BoundPrefix + "c", BoundPrefix + "c, plain"
+	r := &Run{Rows: []Row{{ID: "a", Title: "row a", Metrics: []string{IOPS}, Ratios: []Ratio{
+		{Name: "over theirs", Num: "ours", Den: "theirs", Metric: IOPS, Op: ">=", Want: 2, Bound: c},
+		{Name: "over best", Num: "theirs", Den: Best, Metric: IOPS, Op: ">=", Want: 1, Bound: c, BoundDen: cRef},
+		{Name: "spread", Num: "ours", Metric: IOPS, Spread: true, Op: "<=", Want: 1.5, Bound: c},
+		{Name: "figure", Num: "ours", Metric: IOPS, Bound: c},
+		{Name: "without", Num: "ours", Metric: IOPS, Bound: BoundPrefix + "skipped"},
+	}}}}
+	for i, v := range []float64{300, 200, 500} {
+		r.Samples = append(r.Samples, sample("a", "ours", i, IOPS, v), sample("a", "theirs", i, IOPS, 200), sample("a", c, i, IOPS, 600), sample("a", cRef, i, IOPS, 800))
+	}
+	var b strings.Builder
+	r.WriteTargets(&b, nil)
+	for _, want := range []string{
+		"| over theirs | 1.50 | ≥ 2.00 | 3.00 | 0.50 | **not met** |", "| over best | 0.67 | ≥ 1.00 | 0.75 | 0.89 | **not met** |",
+		"| spread | 2.50 | ≤ 1.50 | 1.00 | 2.50 | **not met** |", "| figure | 300 IOPS | reported | 600 IOPS | 0.50 |  |", "| without | 300 IOPS | reported |  |  |  |",
+	} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("the table lacks %q:\n%s", want, b.String())
+		}
+	}
+	if got := r.Evaluate(r.Rows[0], r.Rows[0].Ratios[0]).String(); got != "1.50 (≥ 2.00, not met); the bound has 3.00, this is 0.50 of it" {
+		t.Error(got)
 	}
 }
 

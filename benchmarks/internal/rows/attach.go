@@ -32,7 +32,7 @@ func attachRows() (rows []Row) {
 				ID: x.id, Title: x.title, Metrics: []string{x.metric, result.CPUBoth, result.P50, result.P99},
 				Ratios: []result.Ratio{
 					{Name: x.title + ": over qemu-nbd of tgt", Num: attached, Den: qemuNBD, Metric: x.metric, Op: ">=", Want: 1.5},
-					{Name: x.title + ": over nbdkit (one hop)", Num: attached, Den: nbdkitUnix, Metric: x.metric, Op: ">=", Want: x.oneHop},
+					{Name: x.title + ": over nbdkit (one hop)", Num: attached, Den: nbdkitUnix, Metric: x.metric, Op: ">=", Want: x.oneHop, Bound: boundHop},
 				},
 			},
 			Contenders: []Contender{
@@ -65,8 +65,25 @@ func attachRows() (rows []Row) {
 					},
 				},
 				fioOn(nbdkitUnix, peers.NbdkitUnix, x.l, "nbdkit"),
+				hop(x.l),
 			},
 		})
 	}
 	return rows
+}
+
+// hop is one process in C between fio and the row's nbdkit.
+func hop(l peers.Load) Contender {
+	return Contender{
+		Name: boundHop, Needs: []string{"cc", "nbdkit", "fio"}, Reps: boundReps,
+		Prepare: func(_ context.Context, st *Stage) error {
+			behind := st.started(nbdkitUnix)
+			if behind == nil {
+				return &peers.Unable{Why: "nbdkit does not run"}
+			}
+			_, err := st.server("hop", func(e *peers.Env) (*peers.Server, error) { return peers.Hop(e, behind) })
+			return err
+		},
+		Measure: func(ctx context.Context, st *Stage) (result.Values, error) { return st.Fio(ctx, st.started("hop"), l) },
+	}
 }

@@ -29,6 +29,14 @@ func networkRows() (rows []Row) {
 	over := func(name, num, den string, want float64) result.Ratio {
 		return result.Ratio{Name: "RDMA Write 1 MiB, " + name, Num: num, Den: den, Metric: result.BW, Op: ">=", Want: want}
 	}
+	// stream is the same bytes in C, into the server, over so many MiB.
+	stream := func(name, how, mib string) Contender {
+		return inC(name, "stream", served, "send", how, mib, millis)
+	}
+	bounded := func(q result.Ratio, bound, den string) result.Ratio {
+		q.Bound, q.BoundDen = bound, den
+		return q
+	}
 	const walk, crc, host, reno = "--region=1073741824", "--crc", "--congestion=host", "--congestion=reno"
 	write := func(name string, args ...string) Contender {
 		return verbs(name, append([]string{"--op=write", "--size=1048576", "--depth=8"}, args...)...)
@@ -40,10 +48,10 @@ func networkRows() (rows []Row) {
 			Ratios: []result.Ratio{
 				over("CRC off, one buffer, the host's congestion control: over iperf3", writeReuse, iperf, 0.95),
 				over("CRC off, walking 1 GiB, the host's congestion control: over iperf3", writeWalk, iperf, 0.75),
-				over("CRC off, one buffer, reno: over iperf3 with reno", writeReuseReno, iperfReno, 0.95),
-				over("CRC off, walking 1 GiB, reno: over iperf3 with reno", writeWalkReno, iperfReno, 0.75),
+				bounded(over("CRC off, one buffer, reno: over iperf3 with reno", writeReuseReno, iperfReno, 0.95), boundReuse, ""),
+				bounded(over("CRC off, walking 1 GiB, reno: over iperf3 with reno", writeWalkReno, iperfReno, 0.75), boundWalk, ""),
 				over("one buffer, reno: CRC on over CRC off", writeCRCReno, writeReuseReno, 0.7),
-				{Name: "RDMA Write 1 MiB, walking 1 GiB, reno: CRC on over CRC off", Num: walkCRCReno, Den: writeWalkReno, Metric: result.BW},
+				bounded(result.Ratio{Name: "RDMA Write 1 MiB, walking 1 GiB, reno: CRC on over CRC off", Num: walkCRCReno, Den: writeWalkReno, Metric: result.BW}, boundWalkCRC, boundWalk),
 			},
 		},
 		Quick: true,
@@ -51,6 +59,9 @@ func networkRows() (rows []Row) {
 			write(writeReuse, host), slow(write(writeWalk, walk, host)), iperfContender(iperf, ""),
 			write(writeReuseReno, reno), write(writeWalkReno, walk, reno), iperfContender(iperfReno, "reno"),
 			write(writeCRCReno, reno, crc), slow(write(walkCRCReno, walk, reno, crc)),
+			stream(result.BoundPrefix+"byte stream, one buffer", "plain", "1"), stream(boundReuse, "fpdu", "1"),
+			stream(result.BoundPrefix+"byte stream, walking 1 GiB", "plain", "1024"), stream(boundWalk, "fpdu", "1024"),
+			stream(boundWalkCRC, "crc", "1024"),
 		},
 	}, messagesRow())
 	for _, size := range []int{8, 4096} {
@@ -130,7 +141,7 @@ func pingRow(size int, place proc.Placement) Row {
 			verbs("Send", "--op=ping-send", sz, "--depth=4", "--crc"),
 			verbs("RDMA Write + Send", "--op=ping-write", sz, "--depth=4", "--crc"),
 			tcpref("Go net.Conn", "--op=ping", sz),
-			pingpongC("waiting C", false, size),
+			pingpongC("waiting C", "wait", size),
 		},
 	}
 	ratio := func(op, how, num, den string) {
@@ -146,7 +157,7 @@ func pingRow(size int, place proc.Placement) Row {
 			verbs("Send, busy_poll", "--op=ping-send", sz, "--depth=4", "--crc", busyPoll),
 			verbs("RDMA Write + Send, busy_poll", "--op=ping-write", sz, "--depth=4", "--crc", busyPoll),
 			tcpref("spinning Go", "--op=spin", sz),
-			pingpongC("spinning C", true, size))
+			pingpongC("spinning C", "spin", size))
 		ratio("Send", "busy_poll", "Send, busy_poll", "spinning Go")
 		ratio("RDMA Write", "busy_poll", "RDMA Write + Send, busy_poll", "spinning Go")
 		r.Ratios = append(r.Ratios, result.Ratio{
@@ -157,17 +168,11 @@ func pingRow(size int, place proc.Placement) Row {
 	return r
 }
 
-func pingpongC(name string, spin bool, size int) Contender {
-	return Contender{
-		Name: name, Needs: []string{"cc"},
-		Prepare: func(_ context.Context, st *Stage) error {
-			_, err := st.server("pingpong", peers.PingpongC)
-			return err
-		},
-		Measure: func(ctx context.Context, st *Stage) (result.Values, error) {
-			return st.PingpongRun(ctx, st.started("pingpong"), spin, size)
-		},
-	}
+// pingpongC is the ping-pong in C, a reference: it is measured as often as ours.
+func pingpongC(name, how string, size int) Contender {
+	c := inC(name, "pingpong", nil, how, fmt.Sprint(size), millis)
+	c.Reps = 0
+	return c
 }
 
 // pacedRow: READ responses of 100 KB at 10 Gb/s, and what a core has left. Our
@@ -178,18 +183,20 @@ func pacedRow() Row {
 	paced := peers.Load{RW: "read", BS: "102400", Depth: 8, Extra: []string{fmt.Sprintf("--rate=%d", rate)}}
 	plain := []string{"--op=paced", "--size=102400", fmt.Sprintf("--rate=%d", rate)}
 	const write, writeReno = "plain write(), host's", "plain write(), reno"
+	part := func(name, how string) Contender { return inC(name, "paced", served, how, fmt.Sprint(rate), millis) }
 	return Row{
 		Row: result.Row{
 			ID: "paced-10g", Title: "100 KB READ responses at 10 Gb/s", Metrics: []string{result.CPUShare, result.BW, result.CPUServer},
 			Ratios: []result.Ratio{
-				{Name: "100 KB READs at 10 Gb/s: target CPU over plain write() with reno", Num: iser, Den: writeReno, Metric: result.CPUServer, Op: "<=", Want: 0.8},
-				{Name: "100 KB READs at 10 Gb/s, CRC off: target CPU over plain write() with reno", Num: iserNoCRC, Den: writeReno, Metric: result.CPUServer},
+				{Name: "100 KB READs at 10 Gb/s: target CPU over plain write() with reno", Num: iser, Den: writeReno, Metric: result.CPUServer, Op: "<=", Want: 0.8, Bound: boundAskedCRC},
+				{Name: "100 KB READs at 10 Gb/s, CRC off: target CPU over plain write() with reno", Num: iserNoCRC, Den: writeReno, Metric: result.CPUServer, Bound: boundAsked},
 				{Name: "100 KB READs at 10 Gb/s: target CPU over plain write() with the host's congestion control", Num: iser, Den: write, Metric: result.CPUServer},
-				{Name: "100 KB READs at 10 Gb/s: share of a core", Num: iser, Metric: result.CPUShare},
+				{Name: "100 KB READs at 10 Gb/s: share of a core", Num: iser, Metric: result.CPUShare, Op: "<=", Want: 0.2, Bound: boundAskedCRC},
 				{Name: "100 KB READs at 10 Gb/s: rate", Num: iser, Metric: result.BW},
 			},
 		},
 		Contenders: append(trio(paced), tcpref(writeReno, plain...),
-			helper(write, "tcp, host's", "tcp-client", peers.TCPRefHost, append(plain, "--congestion=host"))),
+			helper(write, "tcp, host's", "tcp-client", peers.TCPRefHost, append(plain, "--congestion=host")),
+			part(result.BoundPrefix+"write()", "plain"), part(boundAsked, "asked"), part(boundAskedCRC, "crc")),
 	}
 }

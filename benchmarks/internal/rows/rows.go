@@ -23,6 +23,7 @@ type Row struct {
 	Place      proc.Placement
 	Quick      bool          // part of the quick run
 	Reps       int           // at most so many repetitions; zero: as many as asked for
+	Least      int           // at least so many repetitions, however many are asked for
 	Dur        time.Duration // instead of the run's duration per measurement
 	More       time.Duration // what a measurement takes beyond its duration
 	Contenders []Contender
@@ -33,6 +34,7 @@ type Contender struct {
 	Name  string
 	Needs []string // programs
 	Slow  bool     // left out of the quick run
+	Reps  int      // at most so many repetitions; zero: as many as the row has
 	// Prepare is called once, before the first measurement.
 	Prepare func(context.Context, *Stage) error
 	Measure func(context.Context, *Stage) (result.Values, error)
@@ -105,18 +107,24 @@ func (h *Harness) estimate(row *Row) (d time.Duration) {
 	const start, around = 900 * time.Millisecond, 300 * time.Millisecond // what a server with its volume takes to start; what a measurement takes beside its time
 	for _, c := range row.Contenders {
 		if (!c.Slow || !h.Quick) && missing(c.Needs) == "" {
-			d += start + time.Duration(row.reps(h.Reps))*(cmp.Or(row.Dur, h.Env.Dur)+around+row.More)
+			d += start + time.Duration(c.reps(row.reps(h.Reps)))*(cmp.Or(row.Dur, h.Env.Dur)+around+row.More)
 		}
 	}
 	return d
 }
 
 // reps is how often the row's contenders are measured when reps is asked for.
-func (row *Row) reps(reps int) int {
-	if row.Reps > 0 {
-		return min(row.Reps, reps)
+func (row *Row) reps(reps int) int { return max(atMost(row.Reps, reps), row.Least) }
+
+// reps is how often the contender is measured when its row is so often.
+func (c *Contender) reps(reps int) int { return atMost(c.Reps, reps) }
+
+// atMost is n, or most when that is given and less.
+func atMost(most, n int) int {
+	if most > 0 {
+		return min(most, n)
 	}
-	return reps
+	return n
 }
 
 // errHung means that a contender was killed.
@@ -196,7 +204,7 @@ func (h *Harness) measure(ctx context.Context, row *Row, run *result.Run) error 
 	}
 	for rep := range row.reps(h.Reps) {
 		for i, c := range ready {
-			if c == nil {
+			if c == nil || rep >= c.reps(row.reps(h.Reps)) {
 				continue
 			}
 			env.Note = func(string) {}

@@ -37,6 +37,9 @@ func TestRowsAreConsistent(t *testing.T) {
 			if !has(r.ID, q.Num) || q.Den != "" && q.Den != result.Best && !has(denRow, q.Den) {
 				t.Errorf("%s: %q compares %q with %q of %s", r.ID, q.Name, q.Num, q.Den, denRow)
 			}
+			if q.Bound != "" && !has(r.ID, q.Bound) || q.BoundDen != "" && !has(r.ID, q.BoundDen) || q.Spread && q.Den != "" {
+				t.Errorf("%s: %q has the bound %q over %q", r.ID, q.Name, q.Bound, q.BoundDen)
+			}
 			if q.Op != "" && q.Op != ">=" && q.Op != "<=" || q.Metric == "" {
 				t.Errorf("%s: %q has operator %q, metric %q", r.ID, q.Name, q.Op, q.Metric)
 			}
@@ -106,6 +109,30 @@ func TestMeasureTakesTurns(t *testing.T) {
 	}
 	if s := run.Stat("r", "b", result.IOPS); s.N != 0 {
 		t.Errorf("failed samples count: %+v", s)
+	}
+}
+
+// A contender may be measured less often than its row, and a row has repetitions of its own.
+func TestRepetitions(t *testing.T) {
+	calls := map[string]int{}
+	c := func(name string, reps int) Contender {
+		return Contender{Name: name, Reps: reps, Measure: func(context.Context, *Stage) (result.Values, error) {
+			calls[name]++
+			return result.Values{result.IOPS: 1}, nil
+		}}
+	}
+	row := func(id string, most, least int) Row {
+		return Row{Row: result.Row{ID: id, Metrics: []string{result.IOPS}}, Reps: most, Least: least, Contenders: []Contender{c(id, 0), c(id+" twice", 2)}}
+	}
+	h := &Harness{Reps: 5, Say: func(string, ...any) {}}
+	rows := []Row{row("plain", 0, 0), row("at most 1", 1, 0), row("at least 10", 0, 10)}
+	if err := h.Measure(t.Context(), rows, &result.Run{}); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]int{"plain": 5, "plain twice": 2, "at most 1": 1, "at most 1 twice": 1, "at least 10": 10, "at least 10 twice": 2} {
+		if calls[name] != want {
+			t.Errorf("%s: measured %d times, want %d", name, calls[name], want)
+		}
 	}
 }
 
@@ -210,7 +237,7 @@ func TestSlowJobs(t *testing.T) {
 func TestWholeRunIsBounded(t *testing.T) {
 	h := &Harness{Reps: 5}
 	h.Env.Dur = time.Second
-	if d := h.Estimate(All()); d > 31*time.Minute {
+	if d := h.Estimate(All()); d > 39*time.Minute {
 		t.Errorf("make bench takes %v", d)
 	}
 	h = &Harness{Reps: 3, Quick: true}

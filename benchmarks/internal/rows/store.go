@@ -2,6 +2,7 @@ package rows
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -91,9 +92,10 @@ func coldRow(kind peers.StoreKind) Row {
 		oursOnStore(iserFile, kind, cold, "", l),
 		fioOnStore(fioUring, "io_uring", kind, cold, l),
 		fioOnStore(fioPsync, "psync", kind, cold, l),
+		callsOnStore(kind, "cold"),
 	}
 	r.Ratios = []result.Ratio{
-		{Name: r.Title + ": IOPS over fio's io_uring", Num: iserFile, Den: fioUring, Metric: result.IOPS, Op: ">=", Want: 0.9},
+		{Name: r.Title + ": IOPS over fio's io_uring", Num: iserFile, Den: fioUring, Metric: result.IOPS, Op: ">=", Want: 0.9, Bound: boundThreads},
 		{Name: r.Title + ": IOPS over fio's psync, one at a time", Num: iserFile, Den: fioPsync, Metric: result.IOPS},
 	}
 	return r
@@ -116,6 +118,12 @@ func syncRow(kind peers.StoreKind) Row {
 		r.Ratios = append(r.Ratios,
 			result.Ratio{Name: r.Title + ", " + c + ": IOPS over fio's io_uring with O_DSYNC", Num: c, Den: fioUring, Metric: result.IOPS, Op: ">=", Want: 0.9})
 	}
+	if kind == peers.Raw {
+		r.Contenders = append(r.Contenders, callsOnStore(kind, "durable"))
+		for i := range r.Ratios {
+			r.Ratios[i].Bound = boundThreads
+		}
+	}
 	return r
 }
 
@@ -129,9 +137,39 @@ func firstWriteRow(kind peers.StoreKind) Row {
 		oursOnStore(iserFile, kind, sparse, "", l),
 		fioOnStore(fioPsync, "psync", kind, sparse, l),
 		fioOnStore(fioUring, "io_uring", kind, sparse, l),
+		firstInC(boundWorker, kind, "worker", l), firstInC(boundInline, kind, "inline", l),
 	}
 	for _, c := range []string{fioPsync, fioUring} {
-		r.Ratios = append(r.Ratios, result.Ratio{Name: r.Title + ": IOPS over " + c, Num: iserFile, Den: c, Metric: result.IOPS, Op: ">=", Want: 0.8})
+		r.Ratios = append(r.Ratios, result.Ratio{Name: r.Title + ": IOPS over " + c, Num: iserFile, Den: c, Metric: result.IOPS, Op: ">=", Want: 0.8, Bound: boundWorker})
 	}
 	return r
+}
+
+// callsOnStore are threads in system calls on the store, without a target.
+func callsOnStore(kind peers.StoreKind, how string) Contender {
+	return onStore(boundThreads, kind, (*peers.Store).Cold, []string{"cc"}, func(ctx context.Context, st *Stage) (result.Values, error) {
+		if _, err := st.Compile("calls"); err != nil {
+			return nil, err
+		}
+		return st.ProgramAlone(ctx, "calls", how, st.store.Path, "32", st.Millis())
+	})
+}
+
+// firstInC are first writes that come over a connection and are made as they come, or by a worker.
+func firstInC(name string, kind peers.StoreKind, how string, l peers.Load) Contender {
+	c := onStore(name, kind, (*peers.Store).Sparse, []string{"cc"}, func(ctx context.Context, st *Stage) (result.Values, error) {
+		return st.ProgramRun(ctx, st.started("first"), how, st.store.Path, fmt.Sprint(l.Bytes))
+	})
+	made := c.Prepare
+	c.Prepare = func(ctx context.Context, st *Stage) error {
+		if err := made(ctx, st); err != nil {
+			return err
+		}
+		if st.store == nil {
+			return errors.New("the row has ended")
+		}
+		_, err := st.server("first", peers.Program("first", st.store.Path))
+		return err
+	}
+	return c
 }

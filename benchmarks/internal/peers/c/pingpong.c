@@ -1,133 +1,91 @@
-/* A TCP ping-pong, as plain as C allows: the reference below ours and Go's.
+/* A TCP ping-pong, as plain as C allows: the reference below ours and Go's, and what storage at
+ * depth 1 would take if there were nothing but the wire and the memory.
  *
- *   pingpong serve PORT                    answers one connection after another
- *   pingpong wait|spin PORT SIZE MS        prints messages, seconds, p50, p99 (ns) as JSON
+ *   pingpong serve PORT [MIB]                  answers one connection after another; with so much memory, pages
+ *   pingpong wait|spin PORT SIZE MS            SIZE bytes back and forth
+ *   pingpong wait|spin PORT read MS            a command of 80 bytes, answered by 64 bytes and a page of 4 KiB at random
+ *   pingpong wait|spin PORT write MS           a command with its page, answered by 64 bytes
  *
- * "wait" blocks in recv(2), "spin" asks a non-blocking socket again and again;
- * the server does what the first byte asks for. */
-#define _GNU_SOURCE
-#include <arpa/inet.h>
-#include <errno.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <time.h>
-#include <unistd.h>
+ * "wait" blocks in read(2), "spin" asks a non-blocking socket again and again; the server does
+ * what the first bytes ask for. Left out: SCSI, tags, CRC, and everything that more than one
+ * command at a time needs. */
+#include "bound.h"
+#include <fcntl.h>
 
-static int recv_all(int fd, char *p, size_t n, int flags)
+enum { COMMAND = 80, ANSWER = 64, PAGE = 4096 };
+
+/* hello says what is to be done: the bytes of each message, and which of them has a page behind it. */
+struct hello {
+	uint32_t spin, ask, answer, page_out, page_back;
+};
+
+/* move reads or writes the whole of one or two pieces. */
+static int move(ssize_t (*one)(int, void *, size_t), ssize_t (*many)(int, const struct iovec *, int), int s, char *head, size_t n, char *page)
 {
-	while (n > 0) {
-		ssize_t k = recv(fd, p, n, flags);
-		if (k == 0)
+	struct iovec v[2] = {{head, n}, {page, PAGE}};
+	for (int at = 0, last = page != NULL; at <= last;) {
+		ssize_t k = at == last ? one(s, v[at].iov_base, v[at].iov_len) : many(s, v, 2);
+		if (k == 0 || (k < 0 && errno != EAGAIN && errno != EINTR))
 			return -1;
-		if (k < 0) {
-			if (errno == EAGAIN || errno == EINTR)
-				continue;
-			return -1;
+		for (; at <= last && k >= (ssize_t)v[at].iov_len; at++)
+			k -= v[at].iov_len;
+		if (at <= last && k > 0) {
+			v[at].iov_base = (char *)v[at].iov_base + k;
+			v[at].iov_len -= k;
 		}
-		p += k;
-		n -= k;
 	}
 	return 0;
 }
 
-static int send_all(int fd, const char *p, size_t n, int flags)
+static ssize_t write_from(int s, void *p, size_t n) { return write(s, p, n); }
+
+static int take(int s, char *head, size_t n, char *page) { return move(read, readv, s, head, n, page); }
+
+static int give(int s, char *head, size_t n, char *page) { return move(write_from, writev, s, head, n, page); }
+
+static _Noreturn void serve(const char *port, size_t mib)
 {
-	while (n > 0) {
-		ssize_t k = send(fd, p, n, flags | MSG_NOSIGNAL);
-		if (k < 0) {
-			if (errno == EAGAIN || errno == EINTR)
-				continue;
-			return -1;
+	static char head[1 << 20];
+	char *ram = mib ? memory(mib << 20) : NULL;
+	for (int l = listen_at(port);;) {
+		struct hello h;
+		int s = accept_on(l);
+		if (read_all(s, &h, sizeof h) == 0 && h.ask > 0 && h.ask <= sizeof head && h.answer <= sizeof head && (ram || !(h.page_out | h.page_back))) {
+			fcntl(s, F_SETFL, h.spin ? O_NONBLOCK : 0);
+			for (int over = 0; !over;) {
+				char *page = ram ? ram + at_random((mib << 20) / PAGE) * PAGE : NULL;
+				over = take(s, head, h.ask, h.page_out ? page : NULL) || give(s, head, h.answer, h.page_back ? page : NULL);
+			}
 		}
-		p += k;
-		n -= k;
+		close(s);
 	}
-	return 0;
-}
-
-static int64_t now(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return t.tv_sec * 1000000000LL + t.tv_nsec;
-}
-
-static void nodelay(int fd)
-{
-	int one = 1;
-	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-}
-
-static int serve(struct sockaddr_in *at)
-{
-	int one = 1, l = socket(AF_INET, SOCK_STREAM, 0);
-	setsockopt(l, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-	if (bind(l, (struct sockaddr *)at, sizeof *at) || listen(l, 8)) {
-		perror("pingpong");
-		return 1;
-	}
-	for (;;) {
-		uint32_t h[2]; /* spin, size */
-		int fd = accept(l, NULL, NULL);
-		if (fd < 0)
-			return 1;
-		nodelay(fd);
-		if (recv_all(fd, (char *)h, sizeof h, 0) == 0 && h[1] > 0 && h[1] <= 1 << 20) {
-			int flags = h[0] ? MSG_DONTWAIT : 0;
-			char *buf = malloc(h[1]);
-			while (recv_all(fd, buf, h[1], flags) == 0 && send_all(fd, buf, h[1], flags) == 0)
-				;
-			free(buf);
-		}
-		close(fd);
-	}
-}
-
-static int by_value(const void *a, const void *b)
-{
-	int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-	return (x > y) - (x < y);
 }
 
 int main(int argc, char **argv)
 {
-	struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-	if (argc < 3)
-		return 2;
-	at.sin_port = htons(atoi(argv[2]));
-	if (strcmp(argv[1], "serve") == 0)
-		return serve(&at);
+	static char head[1 << 20], page[PAGE];
+	if (argc >= 3 && strcmp(argv[1], "serve") == 0)
+		serve(argv[2], argc > 3 ? atoi(argv[3]) : 0);
 	if (argc < 5)
+		return usage("pingpong serve PORT [MIB] | wait|spin PORT SIZE|read|write MS");
+	int get = strcmp(argv[3], "read") == 0, put = strcmp(argv[3], "write") == 0;
+	uint32_t size = atoi(argv[3]);
+	struct hello h = {strcmp(argv[1], "spin") == 0, size, size, put, get};
+	if (get || put)
+		h.ask = COMMAND, h.answer = ANSWER, size = PAGE;
+	if (size == 0 || size > sizeof head)
 		return 2;
-	uint32_t h[2] = {strcmp(argv[1], "spin") == 0, atoi(argv[3])};
-	int flags = h[0] ? MSG_DONTWAIT : 0;
-	int64_t stop, began, t, max = 4 << 20, n = 0, *trips = malloc(max * sizeof *trips);
-	char *buf = calloc(1, h[1]);
-	int fd = socket(AF_INET, SOCK_STREAM, 0);
-	nodelay(fd);
-	if (connect(fd, (struct sockaddr *)&at, sizeof at) || send_all(fd, (char *)h, sizeof h, 0)) {
-		perror("pingpong");
-		return 1;
-	}
-	began = t = now();
-	stop = began + atoi(argv[4]) * 1000000LL;
-	while (t < stop && n < max) {
-		int64_t end;
-		if (send_all(fd, buf, h[1], flags) || recv_all(fd, buf, h[1], flags)) {
-			perror("pingpong");
-			return 1;
-		}
+	int s = connect_to(argv[2]);
+	if (write_all(s, &h, sizeof h))
+		die("pingpong");
+	fcntl(s, F_SETFL, h.spin ? O_NONBLOCK : 0);
+	int64_t used = cpu(), began = now(), stop = began + atoi(argv[4]) * 1000000LL, n = 0, t = began;
+	for (int64_t end; t < stop; t = end, n++) {
+		if (give(s, head, h.ask, put ? page : NULL) || take(s, head, h.answer, get ? page : NULL))
+			die("pingpong");
 		end = now();
-		trips[n++] = end - t;
-		t = end;
+		trip(end - t);
 	}
-	qsort(trips, n, sizeof *trips, by_value);
-	printf("{\"messages\":%lld,\"bytes\":%lld,\"seconds\":%f,\"p50_ns\":%lld,\"p99_ns\":%lld}\n", (long long)n,
-	       (long long)n * h[1], (t - began) / 1e9, (long long)trips[n / 2], (long long)trips[n * 99 / 100]);
+	report(n, (double)n * size, t - began, cpu() - used);
 	return 0;
 }

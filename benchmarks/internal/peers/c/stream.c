@@ -1,0 +1,126 @@
+/* One stream of bulk data: what RDMA Writes of 1 MiB and storage at 1 MiB cost when there is
+ * nothing but the wire work.
+ *
+ *   stream serve PORT MIB                                   sends or takes, as it is asked; has so much memory
+ *   stream send|take PORT plain|fpdu|crc MIB MS             walks over MIB of memory at both ends
+ *
+ * "plain" is a byte stream, 1 MiB to a call. "fpdu" are FPDUs of 60 KiB: nine to a writev, and at
+ * the receiver a readv of each payload to its place with what is before the next one behind it.
+ * "crc" sums each payload as well, before it is sent and when it has come; a round is four then,
+ * so that the kernel's copy finds it in the cache. Left out: requests and completions, keys,
+ * queue pairs, and the placing by what a header says. */
+#include "bound.h"
+#include "crc.h"
+
+enum { M = 1 << 20, PAYLOAD = 60 << 10, GAP = 20, ROUND = 9, ROUND_CRC = 4 }; /* GAP: trailer and next header */
+enum { PLAIN, FPDU, CRC };
+
+struct hello {
+	uint32_t send, how, mib; /* what the server is to do */
+};
+
+struct walk {
+	char *memory;
+	size_t span, at, left; /* left: of the payload at "at" */
+	int how;
+};
+
+static char gap[GAP];
+
+static struct walk over(char *memory, uint32_t mib, int how)
+{
+	return (struct walk){.memory = memory, .span = (size_t)mib * M / PAYLOAD * PAYLOAD, .left = PAYLOAD, .how = how};
+}
+
+/* put makes one call that sends; what it returns is not positive when the peer has gone. */
+static ssize_t put(int s, struct walk *w)
+{
+	if (w->how == PLAIN) {
+		ssize_t n = write(s, w->memory + w->at, M);
+		if (n > 0)
+			w->at = (w->at + n) % w->span;
+		return n;
+	}
+	struct iovec v[2 * ROUND];
+	int round = w->how == CRC ? ROUND_CRC : ROUND;
+	for (int i = 0; i < round; i++) {
+		char *p = w->memory + w->at;
+		if (w->how == CRC)
+			fold(p, PAYLOAD);
+		v[2 * i] = (struct iovec){p, PAYLOAD};
+		v[2 * i + 1] = (struct iovec){gap, GAP};
+		w->at = (w->at + PAYLOAD) % w->span;
+	}
+	ssize_t all = round * (PAYLOAD + GAP), n = writev(s, v, 2 * round); /* it blocks until all of it has gone */
+	return n == all ? n : -1;
+}
+
+/* take makes one call that receives, and another one where a gap came in part. */
+static ssize_t take(int s, struct walk *w)
+{
+	if (w->how == PLAIN) {
+		ssize_t n = read(s, w->memory + w->at, M);
+		if (n > 0)
+			w->at = (w->at + n) % w->span;
+		return n;
+	}
+	struct iovec v[2] = {{w->memory + w->at + PAYLOAD - w->left, w->left}, {gap, GAP}};
+	ssize_t n = readv(s, v, 2);
+	if (n <= 0)
+		return n;
+	size_t come = (size_t)n < w->left ? (size_t)n : w->left;
+	if (w->how == CRC)
+		fold(v[0].iov_base, come);
+	if ((w->left -= come) > 0)
+		return n;
+	if (read_all(s, gap, GAP - (n - come)))
+		return -1;
+	w->left = PAYLOAD;
+	w->at = (w->at + PAYLOAD) % w->span;
+	return come + GAP;
+}
+
+static _Noreturn void serve(const char *port, uint32_t mib)
+{
+	char *m = memory((size_t)(mib + 1) * M);
+	for (int l = listen_at(port);;) {
+		struct hello h;
+		int s = accept_on(l);
+		if (read_all(s, &h, sizeof h) == 0 && h.mib > 0 && h.mib <= mib) {
+			struct walk w = over(m, h.mib, h.how);
+			uint64_t sum = 0;
+			for (ssize_t n; (n = h.send ? put(s, &w) : take(s, &w)) > 0;)
+				sum += n;
+			if (!h.send)
+				write_all(s, &sum, sizeof sum);
+		}
+		close(s);
+	}
+}
+
+int main(int argc, char **argv)
+{
+	if (argc >= 4 && strcmp(argv[1], "serve") == 0)
+		serve(argv[2], atoi(argv[3]));
+	uint32_t mib = argc >= 6 ? atoi(argv[4]) : 0;
+	if (mib == 0)
+		return usage("stream serve PORT MIB | send|take PORT plain|fpdu|crc MIB MS");
+	int send = strcmp(argv[1], "send") == 0, how = argv[3][0] == 'c' ? CRC : argv[3][0] == 'f' ? FPDU : PLAIN;
+	struct walk w = over(memory((size_t)(mib + 1) * M), mib, how);
+	struct hello h = {!send, how, mib};
+	int s = connect_to(argv[2]);
+	if (write_all(s, &h, sizeof h))
+		die("stream");
+	uint64_t sum = 0;
+	int64_t used = cpu(), began = now(), stop = began + atoi(argv[5]) * 1000000LL;
+	for (ssize_t n; now() < stop; sum += n)
+		if ((n = send ? put(s, &w) : take(s, &w)) <= 0)
+			die("stream");
+	if (send) { /* what has come counts */
+		shutdown(s, SHUT_WR);
+		if (read_all(s, &sum, sizeof sum))
+			die("stream");
+	}
+	report((double)sum / M, sum, now() - began, cpu() - used);
+	return 0;
+}

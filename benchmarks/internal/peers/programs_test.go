@@ -1,0 +1,135 @@
+package peers
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"softiser/benchmarks/internal/proc"
+	"softiser/benchmarks/internal/result"
+)
+
+// ask measures by the asking half of a program, beside a serving half with those words.
+func ask(program string, serving []string, how string, args ...string) func(*testing.T, *Env) result.Values {
+	return func(t *testing.T, e *Env) result.Values {
+		s, err := Program(program, serving...)(e)
+		if s != nil {
+			t.Cleanup(s.Close)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return measured(t)(e.ProgramRun(t.Context(), s, how, args...))
+	}
+}
+
+func byItself(program string, args ...string) func(*testing.T, *Env) result.Values {
+	return func(t *testing.T, e *Env) result.Values {
+		if _, err := e.Compile(program); err != nil {
+			t.Fatal(err)
+		}
+		return measured(t)(e.ProgramAlone(t.Context(), program, args...))
+	}
+}
+
+func measured(t *testing.T) func(result.Values, error) result.Values {
+	return func(v result.Values, err error) result.Values {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+}
+
+// Every program in C compiles without a warning, moves something, and what it prints is read.
+func TestPrograms(t *testing.T) {
+	if _, ok := proc.Have("cc"); !ok {
+		t.Skip("there is no cc")
+	}
+	strict := append([]string{"-Werror"}, cFlags...)
+	cFlags, strict = strict, cFlags
+	defer func() { cFlags = strict }()
+	e := &Env{Scratch: t.TempDir(), Dur: 50 * time.Millisecond, Place: proc.Free}
+	volume := filepath.Join(e.Scratch, "volume")
+	if err := os.WriteFile(volume, make([]byte, 1<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	memory := []string{"16"}    // MiB
+	const latency, bytes = 1, 2 // what there is beside a rate
+	runs := map[string]map[string]struct {
+		has int
+		run func(*testing.T, *Env) result.Values
+	}{
+		"pingpong": {
+			"echo": {latency | bytes, ask("pingpong", nil, "wait", "8", "300")}, "read": {latency | bytes, ask("pingpong", memory, "wait", "read", "300")},
+			"write": {latency | bytes, ask("pingpong", memory, "spin", "write", "300")},
+		},
+		"stream": {
+			"send": {bytes, ask("stream", memory, "send", "plain", "1", "300")}, "take": {bytes, ask("stream", memory, "take", "fpdu", "4", "300")},
+			"send with CRC": {bytes, ask("stream", memory, "send", "crc", "4", "300")},
+		},
+		"pages": {
+			"one": {latency | bytes, ask("pages", memory, "ask", "1", "128", "0", "300", "crc")}, "many": {latency | bytes, ask("pages", memory, "ask", "40", "4", "96", "300")},
+		},
+		"paced": {
+			"plain": {bytes, ask("paced", memory, "plain", "100000000", "300")}, "crc": {bytes, ask("paced", memory, "crc", "100000000", "300")},
+		},
+		"sends": {"two": {latency | bytes, ask("sends", nil, "two", "300")}, "one": {latency | bytes, ask("sends", nil, "one", "300")}},
+		"late":  {"beside": {latency, byItself("late", "beside", "300")}},
+		"hop":   {"between": {latency | bytes, acrossHop}},
+		"first": {
+			"worker": {latency | bytes, ask("first", []string{volume}, "worker", volume, "524288")}, "inline": {latency | bytes, ask("first", []string{volume}, "inline", volume, "524288")},
+		},
+		"calls": {"cold": {latency | bytes, byItself("calls", "cold", volume, "4", "300")}, "durable": {latency | bytes, byItself("calls", "durable", volume, "4", "300")}},
+	}
+	all, err := sources.ReadDir("c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range all {
+		name, ok := strings.CutSuffix(f.Name(), ".c")
+		if ok && runs[name] == nil {
+			t.Errorf("nobody runs %s", f.Name())
+		}
+	}
+	for program, ways := range runs {
+		for way, r := range ways {
+			t.Run(program+"/"+way, func(t *testing.T) {
+				v := r.run(t, e)
+				if v[result.IOPS] <= 0 || r.has&latency != 0 && v[result.P99] < v[result.P50] || (r.has&latency != 0) != (v[result.P50] > 0) || (r.has&bytes != 0) != (v[result.BW] > 0) {
+					t.Errorf("%v", v)
+				}
+			})
+		}
+	}
+}
+
+// acrossHop is fio through the hop to nbdkit.
+func acrossHop(t *testing.T, e *Env) result.Values {
+	if _, err := e.Compile("hop"); err != nil {
+		t.Fatal(err)
+	}
+	for _, peer := range []string{"nbdkit", "fio"} {
+		if _, ok := proc.Have(peer); !ok {
+			t.Skip(peer + " is not installed")
+		}
+	}
+	behind, err := NbdkitUnix(e)
+	if behind != nil {
+		defer behind.Close()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := Hop(e, behind)
+	if s != nil {
+		defer s.Close()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return measured(t)(e.Fio(t.Context(), s, Load{RW: "randread", BS: "4k", Depth: 8}))
+}

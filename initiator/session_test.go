@@ -21,7 +21,7 @@ func TestMain(m *testing.M) {
 	if ChildMain != nil && ChildMain() {
 		return
 	}
-	leaktest.Main(m, leaktest.Pool("bytes of staging memory", blockdev.DefaultPool().Out),
+	leaktest.Main(m, leaktest.Processes(), leaktest.Pool("bytes of staging memory", blockdev.DefaultPool().Out),
 		leaktest.Pool("receive buffers", iscsitcp.BuffersOut))
 }
 

@@ -25,7 +25,7 @@ import (
 	"softiser/target/targettest"
 )
 
-func TestMain(m *testing.M) { leaktest.Main(m) }
+func TestMain(m *testing.M) { leaktest.Main(m, leaktest.Processes()) }
 
 const testIQN = "iqn.2026-11.softiser:cli"
 

@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 		panic(err)
 	}
 	os.Setenv("RUNTIME_DIRECTORY", dir)
-	leaktest.Main(m, leaktest.After(func() { os.RemoveAll(dir) }))
+	leaktest.Main(m, leaktest.Processes(), leaktest.After(func() { os.RemoveAll(dir) }))
 }
 
 // output collects what a command prints while it runs.

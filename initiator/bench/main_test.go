@@ -7,4 +7,4 @@ import (
 	"softiser/internal/leaktest"
 )
 
-func TestMain(m *testing.M) { leaktest.Main(m, leaktest.After(e2e.Clean)) }
+func TestMain(m *testing.M) { leaktest.Main(m, leaktest.Processes(), leaktest.After(e2e.Clean)) }

@@ -1,5 +1,5 @@
 // Package leaktest makes a test binary fail when its tests leave something
-// behind: goroutines, file descriptors, memory of pools. A package's TestMain
+// behind: goroutines, file descriptors, memory of pools, processes. A package's TestMain
 // calls Main and nothing else.
 package leaktest
 
@@ -22,6 +22,8 @@ type Option func(*check)
 type check struct {
 	after []func()
 	pools []pool
+	mark  string // of processes; "": they are not looked for
+	last  func() // called at the end; nil: nothing is to be done
 }
 
 type pool struct {
@@ -59,6 +61,9 @@ func Main(m *testing.M, opts ...Option) {
 			code = 1
 		}
 	}
+	if c.last != nil {
+		c.last()
+	}
 	os.Exit(code)
 }
 
@@ -72,6 +77,9 @@ func (c *check) left(files int) string {
 		if n := p.out(); n != 0 {
 			fmt.Fprintf(&b, "%d %s\n", n, p.name)
 		}
+	}
+	if c.mark != "" {
+		b.WriteString(processes(c.mark))
 	}
 	b.WriteString(goroutines())
 	return b.String()

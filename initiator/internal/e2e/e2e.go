@@ -97,7 +97,6 @@ func (p *Target) URL(scheme string) string {
 func (p *Target) Start() {
 	p.t.Helper()
 	p.cmd = exec.Command(p.bin, append([]string{"serve", "--listen", p.Addr, "--socket", p.Socket, "--export", "disk=" + p.Img + ",size=" + p.size, "--log-level", "error"}, p.more...)...)
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	// Where it remembers over a crash that its cache was kept.
 	p.cmd.Env = append(os.Environ(), "RUNTIME_DIRECTORY="+filepath.Dir(p.Img))
 	var out bytes.Buffer

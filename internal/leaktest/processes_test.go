@@ -1,0 +1,60 @@
+package leaktest
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+
+	"softiser/internal/await"
+)
+
+// playEnv makes this test binary one whose tests have left a process behind, of which it is no parent.
+const playEnv = "SOFTISER_LEAKTEST_PLAY"
+
+func init() {
+	if os.Getenv(playEnv) == "" {
+		return
+	}
+	var c check
+	Processes()(&c)
+	fmt.Println(c.mark)
+	if err := exec.Command("sh", "-c", "setsid sleep 3600 </dev/null >/dev/null 2>&1 &").Run(); err != nil {
+		panic(err)
+	}
+	select {}
+}
+
+// TestProcesses: what the tests of a binary have started ends with that also if it is killed, and is
+// found before.
+func TestProcesses(t *testing.T) {
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := exec.Command(exe)
+	c.Env = append(os.Environ(), playEnv+"=1")
+	out, err := c.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer c.Wait()
+	defer c.Process.Kill()
+	var mark string
+	if _, err := fmt.Fscan(out, &mark); err != nil {
+		t.Fatal(err)
+	}
+	await.True(t, "the process is there", func() bool { return strings.Contains(processes(mark), "sleep 3600") })
+	if pids := marked(mark); len(pids) != 1 {
+		t.Errorf("%d processes are marked", len(pids))
+	}
+	if err := c.Process.Signal(syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	await.True(t, "the process ends with the one that was killed", func() bool { return len(marked(mark)) == 0 })
+}

@@ -55,9 +55,7 @@ func TestHandOver(t *testing.T) {
 	hold := func() Handed {
 		t.Helper()
 		must(t, g.Settle())
-		must(t, g.Hold(bg))
-		h, err := g.HandOver()
-		must(t, err)
+		h := offer(t, g)
 		if len(h.Disks) != 2 {
 			t.Fatalf("%+v", h)
 		}
@@ -99,27 +97,44 @@ func TestHandOver(t *testing.T) {
 	g.disks.Close()
 }
 
-// TestForget: a group that nobody opens is closed.
-func TestForget(t *testing.T) {
+// offer holds a group, and returns what goes to the next process.
+func offer(t *testing.T, g *Group) Handed {
+	t.Helper()
+	must(t, g.Hold(bg))
+	h, err := g.HandOver()
+	must(t, err)
+	return h
+}
+
+// handedOver returns a group that an old process has handed over, and what ends that.
+func handedOver(t *testing.T) (cfg Config, s Spec, h Handed, end func()) {
+	t.Helper()
 	cfg, dir := fileConfig(t)
-	s := Spec{VG: "vg0", LV: "v", Devices: []string{filepath.Join(dir, "a.img")}, Size: 4 << 20}
+	s = Spec{VG: "vg0", LV: "v", Devices: []string{filepath.Join(dir, "a.img")}, Size: 4 << 20}
 	old := &Manager{Config: cfg}
 	v, err := old.Open(s)
 	must(t, err)
 	g := old.Group("vg0")
-	must(t, g.Hold(bg))
-	h, err := g.HandOver()
-	must(t, err)
+	h = offer(t, g)
 	g.Release()
-	must(t, v.Close())
-	must(t, old.Close())
+	return cfg, s, h, func() {
+		t.Helper()
+		must(t, v.Close())
+		must(t, old.Close())
+	}
+}
+
+// TestForget: a group that nobody opens is closed.
+func TestForget(t *testing.T) {
+	cfg, s, h, end := handedOver(t)
+	end()
 	if _, err := (&Manager{Config: cfg}).Open(s); !errors.Is(err, blockdev.ErrInUse) {
 		t.Errorf("the lock has not gone along: %v", err)
 	}
 	next := &Manager{Config: cfg}
 	next.Expect(h)
 	next.Forget()
-	v, err = next.Open(s)
+	v, err := next.Open(s)
 	must(t, err)
 	must(t, v.Close())
 	must(t, next.Close())
@@ -189,16 +204,7 @@ func TestHoldMerge(t *testing.T) {
 // TestHandedLost: each volume of a group that cannot be had is told why, as long as the old process
 // may have its disks.
 func TestHandedLost(t *testing.T) {
-	cfg, dir := fileConfig(t)
-	s := Spec{VG: "vg0", LV: "v", Devices: []string{filepath.Join(dir, "a.img")}, Size: 4 << 20}
-	old := &Manager{Config: cfg}
-	v, err := old.Open(s)
-	must(t, err)
-	g := old.Group("vg0")
-	must(t, g.Hold(bg))
-	h, err := g.HandOver()
-	must(t, err)
-	g.Release()
+	cfg, s, h, end := handedOver(t)
 	h.Name = "vg1" // which is not on the disks
 	next := &Manager{Config: cfg}
 	next.Expect(h)
@@ -212,8 +218,7 @@ func TestHandedLost(t *testing.T) {
 	if _, err := next.Open(Spec{VG: "vg0", LV: "v", Devices: s.Devices}); !errors.Is(err, blockdev.ErrInUse) {
 		t.Fatalf("as long as the old process has the disks: %v", err)
 	}
-	must(t, v.Close())
-	must(t, old.Close())
+	end()
 	d, err := next.Open(s)
 	must(t, err)
 	must(t, d.Close())

@@ -187,7 +187,7 @@ func (m *Manager) openGroup(s Spec) (*Group, error) {
 	return g, nil
 }
 
-// Drop closes a group, whose volumes must have been closed.
+// Drop closes a group, whose volumes must have been closed: with blockdev.ErrInUse it stays open.
 func (m *Manager) Drop(name string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -195,11 +195,11 @@ func (m *Manager) Drop(name string) error {
 	if g == nil {
 		return fmt.Errorf("volume group %q %w", name, vg.ErrNotFound)
 	}
-	if err := g.Close(); err != nil {
-		return err
+	err := g.Close()
+	if !errors.Is(err, blockdev.ErrInUse) {
+		delete(m.groups, name)
 	}
-	delete(m.groups, name)
-	return nil
+	return err
 }
 
 // Close closes all groups; their volumes must have been closed.

@@ -2,11 +2,14 @@ package lvm
 
 import (
 	"bytes"
+	"errors"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"softiser/blockdev"
+	"softiser/blockdev/open"
 	"softiser/lvm/vg"
 )
 
@@ -91,4 +94,43 @@ func TestManager(t *testing.T) {
 			t.Fatalf("pvck: %v\n%s", err, out)
 		}
 	}
+}
+
+// badClose is a disk whose Close fails, and closes it.
+type badClose struct{ blockdev.Device }
+
+func (d badClose) Close() error { return errors.Join(errors.New("boom"), d.Device.Close()) }
+
+// TestDrop: a group is closed unless a volume of it is open, and is opened again when it is needed, also if
+// its end was not a good one.
+func TestDrop(t *testing.T) {
+	cfg, dir := fileConfig(t)
+	bad := true
+	cfg.Open = func(path string) (blockdev.Device, error) {
+		d, err := open.Open(open.Spec{Path: path})
+		if err == nil && bad {
+			d = badClose{d}
+		}
+		return d, err
+	}
+	m := &Manager{Config: cfg}
+	spec := Spec{VG: "vg0", LV: "v", Devices: []string{filepath.Join(dir, "a.img")}, Size: 4 << 20}
+	d, err := m.Open(spec)
+	must(t, err)
+	if err := m.Drop("vg0"); !errors.Is(err, blockdev.ErrInUse) || m.Group("vg0") == nil {
+		t.Fatalf("with an open volume: %v", err)
+	}
+	must(t, d.Close())
+	if err := m.Drop("vg0"); err == nil || !strings.Contains(err.Error(), "boom") {
+		t.Fatalf("with a disk that cannot be closed well: %v", err)
+	}
+	bad = false
+	d, err = m.Open(spec)
+	must(t, err)
+	must(t, d.Close())
+	must(t, m.Drop("vg0"))
+	if err := m.Drop("vg0"); !errors.Is(err, vg.ErrNotFound) {
+		t.Fatalf("twice: %v", err)
+	}
+	must(t, m.Close())
 }

@@ -433,13 +433,16 @@ func (z *Rewriter) pass(o *Rewrite) (piece int64, write func(off, n int64) error
 	}
 	buf := make([]byte, StageBytes) // zeroes without a pattern
 	bs := z.vol.Geo().Info.BlockSize
-	for i := range buf {
+	for i := range bs {
 		if len(o.Pattern) > 0 {
-			buf[i] = o.Pattern[i%bs%len(o.Pattern)]
+			buf[i] = o.Pattern[i%len(o.Pattern)]
 		}
 		if o.Invert && (o.Passes-1-o.Pass)%2 == 1 {
 			buf[i] ^= 0xFF
 		}
+	}
+	for n := bs; n < len(buf); n *= 2 { // blocks are powers of two
+		copy(buf[n:], buf[:n])
 	}
 	return StageBytes, func(off, n int64) error { return z.vol.write(buf[:n], off, z) }
 }

@@ -3,6 +3,8 @@ package iscsi
 import (
 	"errors"
 	"fmt"
+	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -87,7 +89,7 @@ type Handover struct{ srv *Frontend }
 func (s *Frontend) Handover() Handover { return Handover{s} }
 
 // Carry returns the sessions that stand still, with descriptors that are the caller's, and a
-// line for each of the others. opensAnew tells by name which volumes do not go over: sessions
+// line for each of the others and for each self-test in the background. opensAnew tells by name which volumes do not go over: sessions
 // that have one do not, either. Preconditions: Rest.
 func (h Handover) Carry(opensAnew func(volume string) bool) (k Carried, left []string, err error) {
 	defer func() {
@@ -104,6 +106,9 @@ func (h Handover) Carry(opensAnew func(volume string) bool) (k Carried, left []s
 		if len(units) > 0 {
 			k.Targets = append(k.Targets, CarriedTarget{n.cfg.Name, units})
 		}
+		for _, lun := range n.device.Testing() {
+			left = append(left, fmt.Sprintf("self-test of LUN %d of %s: it ends without a result", lun, n.cfg.Name))
+		}
 	}
 	for _, x := range h.srv.sessionList(nil) {
 		why := x.staysFor(opensAnew)
@@ -115,9 +120,26 @@ func (h Handover) Carry(opensAnew func(volume string) bool) (k Carried, left []s
 			k.Sessions = append(k.Sessions, c)
 			continue
 		}
-		left = append(left, fmt.Sprintf("session %d of %s: %v; its initiator logs in again", x.tsih, x.key.initiator, why))
+		left = append(left, fmt.Sprintf("session %d of %s: %v; its initiator logs in again%s", x.tsih, x.key.initiator, why, x.losses()))
 	}
 	return k, left, nil
+}
+
+// losses says what ends with a session that is not carried, and does not come back with the next login.
+func (s *session) losses() string {
+	if s.nexus == nil {
+		return ""
+	}
+	var luns []string
+	for _, u := range s.nexus.Carry() {
+		if u.Reserves {
+			luns = append(luns, strconv.Itoa(int(u.LUN)))
+		}
+	}
+	if len(luns) == 0 {
+		return ""
+	}
+	return "; its reservation (RESERVE) of LUN " + strings.Join(luns, ", ") + " ends"
 }
 
 // Discard closes the descriptors.

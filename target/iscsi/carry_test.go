@@ -348,11 +348,29 @@ func TestRestStays(t *testing.T) {
 	if res := busy.finish(q, nil); res.status != 0 {
 		t.Fatalf("%+v", res)
 	}
+	if res := level.do(command{cdb: []byte{0x16, 0, 0, 0, 0, 0}}, nil); res.status != 0 { // RESERVE
+		t.Fatalf("%+v", res)
+	}
+	tested := s.dev.hold()
+	defer tested()
+	if res := level.do(command{cdb: []byte{0x1D, 2 << 5, 0, 0, 0, 0}}, nil); res.status != 0 { // SEND DIAGNOSTIC, in the background
+		t.Fatalf("%+v", res)
+	}
 	s.Handover().Rest(t.Context())
-	if _, left, err = s.Handover().Carry(func(v string) bool { return v == "disk0" }); err != nil || !strings.Contains(left[1], "opened anew") {
+	_, left, err = s.Handover().Carry(func(v string) bool { return v == "disk0" })
+	if err != nil || len(left) != 4 {
 		t.Fatalf("%v, %q", err, left)
 	}
+	for i, want := range []string{"self-test of LUN 0 of " + testIQN, "; its reservation (RESERVE) of LUN 0 ends", "opened anew; its initiator logs in again", "logs in again"} {
+		if !strings.Contains(left[i], want) || i > 1 && strings.Contains(left[i], "RESERVE") {
+			t.Errorf("want %q: %q", want, left[i])
+		}
+	}
+	tested()
 	s.Handover().Resume()
+	if res := level.do(command{cdb: []byte{0x17, 0, 0, 0, 0, 0}}, nil); res.status != 0 { // RELEASE
+		t.Fatalf("%+v", res)
+	}
 	busy.ready()
 	level.ready()
 }

@@ -66,6 +66,30 @@ type HandedPlace struct {
 // errRewritten: a format would be ended by the end of this process, as by a crash.
 var errRewritten = errors.New("it is opened anew by the next process, and a format or a sanitize runs; wait for its end")
 
+// rewritten is that error if o is being rewritten.
+func (r *Registry) rewritten(o *openVolume) error {
+	if x := r.srv.Volume(o.dev); x != nil && x.Gates()&(volume.Sanitizing|volume.Formatting) != 0 {
+		return fmt.Errorf("volume %s: %w", r.volumes.description(o).Name, errRewritten)
+	}
+	return nil
+}
+
+// CheckRewrites finds beforehand, while everybody goes on, a rewrite because of which HandOver would have
+// an error. Those of logical volumes, which may go over or not, that finds alone.
+func (r *Registry) CheckRewrites() error {
+	for _, o := range r.volumes.all() {
+		_, single := o.dev.(blockdev.HandsOver)
+		_, logical := o.dev.(*lvm.Volume)
+		if single || logical {
+			continue
+		}
+		if err := r.rewritten(o); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // HandOver returns what can go to another process. Groups of logical volumes are held then,
 // until GoOn. If ctx ends first there is an error. Preconditions: the volumes are frozen.
 func (r *Registry) HandOver(ctx context.Context) (all HandedOver, err error) {
@@ -85,8 +109,8 @@ func (r *Registry) HandOver(ctx context.Context) (all HandedOver, err error) {
 		single, ok := o.dev.(blockdev.HandsOver)
 		lv, _ := o.dev.(*lvm.Volume)
 		if !ok && (lv == nil || !slices.Contains(held, lv.Group())) {
-			if x := r.srv.Volume(o.dev); x != nil && x.Gates()&(volume.Sanitizing|volume.Formatting) != 0 {
-				return all, fmt.Errorf("volume %s: %w", v.Name, errRewritten)
+			if err := r.rewritten(o); err != nil {
+				return all, err
 			}
 			all.Left = append(all.Left, v.Name)
 			continue
@@ -124,7 +148,7 @@ func (r *Registry) HandOver(ctx context.Context) (all HandedOver, err error) {
 func (r *Registry) holdGroups(ctx context.Context, open []*openVolume) ([]*lvm.Group, error) {
 	for g, lvs := range logical(open) {
 		if !g.Serves(lvs) {
-			continue // a volume that moves between nodes is in it
+			continue // somebody else has one open
 		}
 		switch err := g.Hold(ctx); {
 		case errors.Is(err, lvm.ErrUnsettled):

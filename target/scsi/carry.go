@@ -111,6 +111,16 @@ func (d *Device) Carry() (all []CarriedState, err error) {
 	return all, nil
 }
 
+// Testing returns the LUNs with a self-test in the background.
+func (d *Device) Testing() (luns []uint16) {
+	for _, lu := range d.LUs() {
+		if lu.selfTest.inBackground() {
+			luns = append(luns, lu.lun)
+		}
+	}
+	return luns
+}
+
 // Restore puts what another process has carried in force, as far as this device has the
 // units and groups. Preconditions: there is no nexus.
 func (d *Device) Restore(all []CarriedState) error {

@@ -76,6 +76,13 @@ func (s *selfTest) abort(result byte) {
 	}
 }
 
+// inBackground reports whether a test runs for which no command waits.
+func (s *selfTest) inBackground() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.running && s.results[0].code != testForegroundShort
+}
+
 // step notes how far the test is, and returns the result to end it with, or 0.
 func (s *selfTest) step(done, total int64) byte {
 	s.mu.Lock()

@@ -49,7 +49,7 @@ which takes over the NBD sockets, the connections of clients and the kernel devi
 they see a pause. It goes on with the sessions to the target over plain TCP or iWARP; any
 other path logs in again under the same names, so that reservations hold. If it
 cannot take over, the running one goes on as if nothing had happened, and the error says
-why. SIGUSR2 does the same, and so does --takeover, with
+why. SIGUSR2 does the same, with the default of --patience, and so does --takeover, with
 the URL and the options that the running process has.
 
 A lost connection is made again by the session; clients see a pause, not an

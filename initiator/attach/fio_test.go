@@ -6,29 +6,14 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 
 	"softiser/initiator/internal/e2e"
 	"softiser/internal/await"
+	"softiser/internal/handover/handovertest"
 	"softiser/internal/loopback"
 )
-
-// targetUpgrades is how often TestTargetUpgradedUnderFio upgrades: three times, or as
-// TARGET_TEST_UPGRADES says (make bench-upgrade).
-func targetUpgrades(t *testing.T) int {
-	s := os.Getenv("TARGET_TEST_UPGRADES")
-	if s == "" {
-		return 3
-	}
-	n, err := strconv.Atoi(s)
-	if err != nil || n < 1 {
-		t.Fatalf("TARGET_TEST_UPGRADES=%s", s)
-	}
-	return n
-}
 
 // fio is a run of fio over an NBD socket, which writes, reads back and compares until it is told
 // to end. It never connects again.
@@ -54,7 +39,6 @@ func startFio(t *testing.T, socket string) *fio {
 		"--rw=randwrite", "--bs=16k", "--size=16M", "--iodepth=16", "--verify=crc32c", "--verify_backlog=64", "--verify_fatal=1",
 		"--time_based", "--runtime=3600", "--output-format=json", "--output="+f.res)
 	f.cmd.Dir, f.cmd.Stdout, f.cmd.Stderr = dir, &f.out, &f.out
-	f.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := f.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -118,7 +102,7 @@ func TestTargetUpgradedUnderFio(t *testing.T) {
 			goesOn()
 			before, logins := target.Sessions(), way.Taken()
 			clean := true
-			for range targetUpgrades(t) {
+			for range handovertest.Upgrades(t, 3) {
 				clean = target.Upgrade() && clean
 				goesOn()
 			}

@@ -39,6 +39,8 @@ type handedOver struct {
 	Groups  []lvm.Handed     `json:"groups,omitempty"` // of logical volumes; since version 5
 	Carried target.Carried   `json:"carried"`          // since version 2; NVMe since version 3, iSER and NVMe/RDMA since version 4
 	Closed  []string         `json:"closed"`           // what does not go over, for people
+	// StateDir is where volumes keep what survives a restart; "": nowhere, or not told.
+	StateDir string `json:"state_dir,omitempty"`
 }
 
 type handedListener struct {
@@ -63,6 +65,7 @@ var (
 	changePatience = 5 * time.Second  // for requests of administrators
 	startPatience  = 30 * time.Second // for a new process, from its start until it is ready
 	readyPatience  = 10 * time.Second // for one that has been offered everything
+	answerPatience = time.Second      // for an answer, when the old process has closed the connection of who asks
 )
 
 // giving is the part of a process that another one takes the place of.
@@ -184,9 +187,12 @@ func holdCollector() (release func()) {
 	return func() { debug.SetGCPercent(percent) }
 }
 
-// settle has rewrites stand still, waits for copies, and writes down beforehand, while everybody goes
+// settle finds what refuses a handover, has rewrites stand still, waits for copies, and writes down beforehand, while everybody goes
 // on, what a handover has to have on disk. Without an error freeze is to follow.
 func (g *giving) settle() error {
+	if err := g.app.reg.CheckRewrites(); err != nil {
+		return err
+	}
 	copies, end := context.WithTimeout(context.Background(), copyPatience)
 	defer end()
 	if err := g.app.srv.Settle(copies); err != nil {
@@ -212,7 +218,7 @@ func (g *giving) freeze() (*offering, error) {
 		return nil, err
 	}
 	g.ls.hold()
-	o := &offering{state: handedOver{Began: began, PID: os.Getpid()}}
+	o := &offering{state: handedOver{Began: began, PID: os.Getpid(), StateDir: g.app.stateDir}}
 	if err := g.collect(ctx, o); err != nil {
 		o.Discard()
 		g.thaw()

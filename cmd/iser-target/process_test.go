@@ -27,7 +27,9 @@ const asProgram = "SOFTISER_TEST_TARGET"
 
 func init() {
 	// A process that gets little of the processor is not one that does not answer.
-	restPatience, freezePatience, changePatience, startPatience, readyPatience = await.Deadline, await.Deadline, await.Deadline, await.Deadline, await.Deadline
+	for _, p := range []*time.Duration{&restPatience, &freezePatience, &changePatience, &startPatience, &readyPatience, &answerPatience} {
+		*p = await.Deadline
+	}
 	if os.Getenv(asProgram) != "" {
 		main()
 	}

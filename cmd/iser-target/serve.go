@@ -156,7 +156,8 @@ type app struct {
 	reg  *registry.Registry
 	pool *blockdev.Pool
 
-	taken *target.TakenOver // set before services run; nil: from nobody
+	stateDir string            // where volumes keep what survives a restart; "": nowhere
+	taken    *target.TakenOver // set before services run; nil: from nobody
 
 	changes  sync.RWMutex   // held for reading by whoever changes what is served, for writing while that is handed over
 	services sync.WaitGroup // admin socket and metrics
@@ -173,6 +174,7 @@ func (a *app) build(cfg *config.Config, f *serveFlags, c registry.Config) error 
 		return fmt.Errorf("limits.staging_memory: %w", err)
 	}
 	tc.Log, tc.Staging = a.log, a.pool
+	a.stateDir = tc.StateDir
 	if a.srv, err = target.New(tc); err != nil {
 		return err
 	}

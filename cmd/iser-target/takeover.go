@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -144,6 +145,21 @@ func (t *taking) checkFiles() error {
 	return errors.Join(errs...)
 }
 
+// checkStateDir refuses a folder of this process in which volumes would not find what they have kept in
+// that of the old one: rewrites under way, registrations, marks, mode pages.
+func (t *taking) checkStateDir(mine string) error {
+	theirs := t.state.StateDir
+	if theirs == "" || theirs == mine {
+		return nil
+	}
+	if a, err := os.Stat(theirs); err == nil {
+		if b, err := os.Stat(mine); err == nil && os.SameFile(a, b) {
+			return nil
+		}
+	}
+	return fmt.Errorf("the running target has admin.state_dir %s, the configuration of the new process %s; another folder takes a restart, with the files moved into it", theirs, cmp.Or(mine, "none"))
+}
+
 // understand reads the state and says whether this process can go on with it.
 func (t *taking) understand(a *app, cfg *config.Config) error {
 	if err := json.Unmarshal(t.State, &t.state); err != nil {
@@ -172,7 +188,7 @@ func (t *taking) understand(a *app, cfg *config.Config) error {
 		}
 		t.volumes = append(t.volumes, v.Handed)
 	}
-	return errors.Join(t.checkFiles(), a.reg.CheckHanded(t.volumes), a.srv.CheckCarried(&t.state.Carried, t.Files()))
+	return errors.Join(t.checkFiles(), t.checkStateDir(a.stateDir), a.reg.CheckHanded(t.volumes), a.srv.CheckCarried(&t.state.Carried, t.Files()))
 }
 
 // adopt takes the sockets over. Portals for RoCE and a metrics address that is new are

@@ -47,7 +47,7 @@ iser-target serve --takeover, with the other options as the running process has 
 					return err
 				}
 				st, err := c.Status(ctx) // it waits for the new process
-				for end := time.Now().Add(time.Second); err != nil && ctx.Err() == nil && time.Now().Before(end); st, err = c.Status(ctx) {
+				for end := time.Now().Add(answerPatience); err != nil && ctx.Err() == nil && time.Now().Before(end); st, err = c.Status(ctx) {
 					time.Sleep(10 * time.Millisecond) // the old process had taken the connection before it ended
 				}
 				if err != nil {

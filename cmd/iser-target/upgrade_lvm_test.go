@@ -8,12 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
-	"softiser/internal/await"
-	"softiser/internal/handover"
 	"softiser/lvm"
-	"softiser/target/admin"
 )
 
 // logicalBed serves a thin volume and a plain one, each with a snapshot of what old is.
@@ -69,14 +65,7 @@ func TestUpgradeLogical(t *testing.T) {
 		verify(s.openOver("iser", "iqn.2026-11.softiser:plain", ""), 2),
 	}
 	for _, refuse := range []bool{false, true} {
-		var got *handover.Taken
-		await.True(t, "the last attempt is over", func() bool {
-			c, err := admin.TakeOver(t.Context(), s.socket)
-			if err == nil {
-				got, err = handover.Take(c, "new", stateVersion, 20*time.Second)
-			}
-			return err == nil
-		})
+		got := offered(t, s.socket)
 		if !strings.Contains(string(got.State), `"groups"`) {
 			t.Errorf("no group was offered: %s", got.State)
 		}

@@ -2,15 +2,22 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"go.uber.org/zap"
+
+	"softiser/config"
 	"softiser/initiator"
 	"softiser/internal/await"
+	"softiser/internal/loopback"
 	"softiser/internal/spc"
+	"softiser/target/registry"
 )
 
 // cdb carries out a SCSI command without data, or with data for the target.
@@ -39,21 +46,18 @@ func rewriting(t *testing.T, l *initiator.LUN, what spc.ASC) (progress uint16, r
 	return 0, false
 }
 
-// rewriteSizes are those of the volumes of serveSizes; ext4 has no file of 16 TiB.
+// rewriteSizes are those of the volumes of serveSizes, which are in memory: not every file system has files
+// of that size.
 var rewriteSizes = []string{"1TiB", "15TiB", "15TiB", "15TiB"}
 
 // serveSizes serves sparse volumes of these sizes, each at a target of its own, with a state folder.
-func serveSizes(t *testing.T, kind string) *served {
+func serveSizes(t *testing.T) *served {
 	t.Helper()
 	dir := t.TempDir()
 	text := "admin: {state_dir: " + filepath.Join(dir, "state") + "}\n"
 	volumes, targets := "volumes:\n", "targets:\n"
 	for i, size := range rewriteSizes {
-		path := ""
-		if kind == "file" {
-			path = fmt.Sprintf(", create: true, path: %s/v%d", dir, i)
-		}
-		volumes += fmt.Sprintf("- {name: v%d, type: %s, size: %s%s}\n", i, kind, size, path)
+		volumes += fmt.Sprintf("- {name: v%d, type: memory, size: %s}\n", i, size)
 		targets += fmt.Sprintf("- {iqn: %q, luns: [{lun: 0, volume: v%d}]}\n", rewriteTarget(i), i)
 	}
 	f, _ := configFile(t, dir, text+volumes+targets)
@@ -68,15 +72,15 @@ func rewriteTarget(i int) string { return fmt.Sprintf("iqn.2026-11.test:v%d", i)
 // small for this host; the next one is there for that.
 func TestUpgradeRewrites(t *testing.T) {
 	for _, c := range []struct {
-		name, kind string
-		what       spc.ASC
-		cdb, list  []byte
+		name      string
+		what      spc.ASC
+		cdb, list []byte
 	}{
-		{"sanitize", "memory", spc.ASCSanitizeInProgress, []byte{0x48, 0x82, 0, 0, 0, 0, 0, 0, 0, 0}, nil},
-		{"format", "file", spc.ASCFormatInProgress, []byte{0x04, 0x10, 0, 0, 0, 0}, []byte{0, 0x02, 0, 0}},
+		{"sanitize", spc.ASCSanitizeInProgress, []byte{0x48, 0x82, 0, 0, 0, 0, 0, 0, 0, 0}, nil},
+		{"format", spc.ASCFormatInProgress, []byte{0x04, 0x10, 0, 0, 0, 0}, []byte{0, 0x02, 0, 0}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s := serveSizes(t, c.kind)
+			s := serveSizes(t)
 			for i, size := range rewriteSizes {
 				l := attach(t, s.addr, rewriteTarget(i))
 				defer l.Close()
@@ -157,6 +161,58 @@ func TestUpgradeReserve(t *testing.T) {
 		t.Fatal("it does not run any more")
 	}
 	if err := cdb(t, other, nil, 0, 0, 0, 0, 0, 0); err != nil || other.Stats().Logins != 1 {
+		t.Fatal(err)
+	}
+}
+
+// TestSettle: a rewrite that an upgrade would have to wait for is found before any of them has to stand
+// still; those that stand still go on when an administrator's request keeps the upgrade from beginning.
+func TestSettle(t *testing.T) {
+	cfg, err := exportConfig([]string{"m=memory,size=1MiB", "z=null,size=1PiB"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := loopback.FreeAddr(t)
+	cfg.Portals = []config.Portal{{Listen: addr, Group: 1}}
+	a, ls := &app{log: zap.NewNop()}, &listeners{}
+	if err := a.build(cfg, &serveFlags{drain: time.Second, storage: await.Deadline}, registry.Config{}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(a.reg.Close)
+	if err := errors.Join(ls.open(a.srv, cfg), a.openVolumes(nil)); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() { served <- a.srv.Serve(ctx) }()
+	t.Cleanup(func() { cancel(); <-served })
+	m, z := attach(t, addr, "iqn.2026-11.softiser:m"), attach(t, addr, "iqn.2026-11.softiser:z")
+	defer m.Close()
+	defer z.Close()
+	overwrite := func(l *initiator.LUN) {
+		t.Helper()
+		if err := cdb(t, l, []byte{31, 0, 0, 1, 0x55}, 0x48, 0x81, 0, 0, 0, 0, 0, 0, 5, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	g := newGiving(a, ls, "")
+	if err := g.settle(); err != nil {
+		t.Fatal(err)
+	}
+	overwrite(m)
+	a.changes.RLock()
+	defer func(was time.Duration) { changePatience = was }(changePatience)
+	changePatience = time.Millisecond
+	if _, err := g.freeze(); err == nil || !strings.Contains(err.Error(), "administrator") {
+		t.Fatal(err)
+	}
+	a.changes.RUnlock()
+	await.True(t, "the sanitize goes on to its end", func() bool {
+		_, runs := rewriting(t, m, spc.ASCSanitizeInProgress)
+		return !runs
+	})
+	overwrite(z)
+	if err := g.settle(); err == nil || !strings.Contains(err.Error(), "volume z: it is opened anew") {
 		t.Fatal(err)
 	}
 }

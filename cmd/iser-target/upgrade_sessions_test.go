@@ -10,11 +10,9 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -23,10 +21,8 @@ import (
 
 	"softiser/initiator"
 	"softiser/initiator/nvmf"
-	"softiser/internal/await"
 	"softiser/internal/certs/certtest"
-	"softiser/internal/handover"
-	"softiser/target/admin"
+	"softiser/internal/handover/handovertest"
 	"softiser/target/iscsi"
 )
 
@@ -247,20 +243,6 @@ func TestUpgradeISER(t *testing.T) {
 	}
 }
 
-// upgradesUnderLoad is how often a test upgrades: ten times, or as TARGET_TEST_UPGRADES says
-// (make bench-upgrade).
-func upgradesUnderLoad(t *testing.T) int {
-	s := os.Getenv("TARGET_TEST_UPGRADES")
-	if s == "" {
-		return 10
-	}
-	n, err := strconv.Atoi(s)
-	if err != nil || n < 1 {
-		t.Fatalf("TARGET_TEST_UPGRADES=%s", s)
-	}
-	return n
-}
-
 // percentiles are the median, the 99th percentile and the largest.
 func percentiles(all []time.Duration) string {
 	slices.Sort(all)
@@ -274,7 +256,7 @@ func (s *served) upgradeUnder(all []*verifier, carried string) {
 	t := s.t
 	t.Helper()
 	var pauses, seen []time.Duration
-	for range upgradesUnderLoad(t) {
+	for range handovertest.Upgrades(t, 10) {
 		before := make([]int64, len(all))
 		for i, v := range all {
 			before[i] = v.turns.Load()
@@ -423,14 +405,7 @@ func TestUpgradeSessionsCut(t *testing.T) {
 	}
 	for range 5 {
 		for _, refuse := range []bool{false, true} {
-			var got *handover.Taken
-			await.True(t, "the last attempt is over", func() bool {
-				c, err := admin.TakeOver(t.Context(), s.socket)
-				if err == nil {
-					got, err = handover.Take(c, "new", stateVersion, await.Deadline)
-				}
-				return err == nil
-			})
+			got := offered(t, s.socket)
 			for _, part := range []string{`"exp_cmdsn"`, `"queue_pair"`, `"max_h2c_data"`} {
 				if !strings.Contains(string(got.State), part) {
 					t.Errorf("%s was not offered: %s", part, got.State)
@@ -459,14 +434,7 @@ func TestUpgradeListsTLS(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	c, err := admin.TakeOver(t.Context(), b.sock)
-	if err != nil {
-		t.Fatal(err)
-	}
-	got, err := handover.Take(c, "new", stateVersion, await.Deadline)
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := offered(t, b.sock)
 	var st handedOver
 	err = json.Unmarshal(got.State, &st)
 	got.Refuse(errors.New("no"))

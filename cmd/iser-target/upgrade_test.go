@@ -12,6 +12,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -19,6 +20,7 @@ import (
 	"softiser/internal/await"
 	"softiser/internal/handover"
 	"softiser/internal/loopback"
+	"softiser/target"
 	"softiser/target/admin"
 )
 
@@ -315,6 +317,22 @@ func TestUpgradeCut(t *testing.T) {
 	}
 }
 
+// offered returns what a process offers to the one that would take its place.
+func offered(t *testing.T, socket string) (got *handover.Taken) {
+	t.Helper()
+	var err error
+	if !await.Until(func() bool { // an attempt before this one may not be over
+		var c *net.UnixConn
+		if c, err = admin.TakeOver(t.Context(), socket); err == nil {
+			got, err = handover.Take(c, "new", stateVersion, await.Deadline)
+		}
+		return err == nil
+	}) {
+		t.Fatal(err)
+	}
+	return got
+}
+
 // TestUpgradeTerminated: SIGTERM in the middle of a handover lets that come to its end: after --drain
 // it is given up, and the old process ends in good order; if the new one has been told before that
 // everything is its own, the old one ends at once.
@@ -322,14 +340,7 @@ func TestUpgradeTerminated(t *testing.T) {
 	for _, taken := range []bool{false, true} {
 		drain := map[bool]string{false: "100ms", true: "1h"}[taken]
 		s := serveProgram(t, "--drain", drain, "--export", "m=memory,size=8MiB")
-		c, err := admin.TakeOver(t.Context(), s.socket)
-		if err != nil {
-			t.Fatal(err)
-		}
-		got, err := handover.Take(c, "new", stateVersion, await.Deadline)
-		if err != nil {
-			t.Fatal(err)
-		}
+		got := offered(t, s.socket)
 		if err := syscall.Kill(s.pid, syscall.SIGTERM); err != nil {
 			t.Fatal(err)
 		}
@@ -373,18 +384,36 @@ func TestUpgradeForeseen(t *testing.T) {
 	}
 }
 
+// TestUpgradeStateDir: another folder of the state is refused, in which volumes would find nothing of what
+// they have kept; another name of the same one is not.
+func TestUpgradeStateDir(t *testing.T) {
+	dir := t.TempDir()
+	state, link := filepath.Join(dir, "state"), filepath.Join(dir, "link")
+	if err := os.Symlink(state, link); err != nil {
+		t.Fatal(err)
+	}
+	configure := func(state string) (file string) {
+		file, _ = configFile(t, dir, "admin: {state_dir: "+state+"}\nvolumes: [{name: m, type: memory, size: 1MiB}]\ntargets: [{iqn: \"iqn.2026-11.test:m\", luns: [{lun: 0, volume: m}]}]\n")
+		return file
+	}
+	s := serveProgram(t, "--config", configure(state))
+	for _, other := range []string{filepath.Join(dir, "other"), `""`} {
+		configure(other)
+		if _, err := s.upgrade(); err == nil || !strings.Contains(err.Error(), "another folder takes a restart") {
+			t.Fatalf("%s: %v", other, err)
+		}
+	}
+	configure(link)
+	if _, err := s.upgrade(); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestUpgradeFiles: descriptors that have not come, or that are to be two things, are found before
 // anything changes hands.
 func TestUpgradeFiles(t *testing.T) {
 	s := serveProgram(t, "--export", "m=memory,size=8MiB")
-	c, err := admin.TakeOver(t.Context(), s.socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	got, err := handover.Take(c, "new", stateVersion, await.Deadline)
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := offered(t, s.socket)
 	defer got.Close()
 	for want, spoil := range map[string]func(*handedOver){
 		"":                             func(*handedOver) {},
@@ -401,6 +430,38 @@ func TestUpgradeFiles(t *testing.T) {
 		if err := x.checkFiles(); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v", want, err)
 		}
+	}
+}
+
+// TestUpgradeAsksAgain: connections that the old process had taken, and closes by its end, are no
+// answer of the new one.
+func TestUpgradeAsksAgain(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "s")
+	ln, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var asked atomic.Int32
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /v1/upgrade", func(w http.ResponseWriter, _ *http.Request) {
+		json.NewEncoder(w).Encode(admin.Upgraded{Old: 1, New: 2, Pause: time.Hour})
+	})
+	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, _ *http.Request) {
+		if asked.Add(1) <= 3 {
+			if c, _, err := http.NewResponseController(w).Hijack(); err == nil {
+				c.Close()
+			}
+			return
+		}
+		json.NewEncoder(w).Encode(target.Status{TakenOver: &target.TakenOver{PID: 1, Pause: 42 * time.Millisecond}})
+	})
+	srv, served := &http.Server{Handler: mux}, make(chan error, 1)
+	go func() { served <- srv.Serve(ln) }()
+	code, out := command(t, "upgrade", "--socket", socket)
+	srv.Close()
+	<-served
+	if n := asked.Load(); code != 0 || n != 4 || !strings.Contains(out, "process 2 has taken over from 1; the pause was 42ms") {
+		t.Errorf("exit %d after %d questions:\n%s", code, n, out)
 	}
 }
 

@@ -218,6 +218,29 @@ func TestGuesses(t *testing.T) {
 	}
 }
 
+// Reads that take their time, as those of a slow volume do, keep nobody from guessing where the
+// data of others goes.
+func TestGuessPastSlow(t *testing.T) {
+	const n, rounds = 12, 24
+	r := &reads{peer: newPeer(t, iscsi.RoleInitiator, nil)}
+	slow := r.submit(4, 512)
+	answer := func(all []*read) {
+		var b []byte
+		for _, q := range all {
+			b = append(b, r.whole(q)...)
+		}
+		r.send(b)
+		r.done(all)
+	}
+	for range rounds {
+		answer(r.submit(n, 512))
+	}
+	if st := r.c.Stats(); st.ReceiveCalls > 3*rounds || st.PayloadCopied > st.PayloadIn/3 {
+		t.Errorf("%d receive calls for %d reads in %d bursts, %d of %d bytes were copied", st.ReceiveCalls, n*rounds, rounds, st.PayloadCopied, st.PayloadIn)
+	}
+	answer(slow)
+}
+
 // Memory that has been given back is not touched any more, though data was about to be
 // aimed at it, or has come.
 func TestGuessReleased(t *testing.T) {

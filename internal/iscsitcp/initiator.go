@@ -86,7 +86,7 @@ func (t *taskTable) remove(k *task) {
 	if k.inLen >= directLen {
 		t.reading--
 	}
-	t.reads.Remove(&k.node)
+	t.reads.RemoveThrough(&k.node)
 	k.bufs = nil
 	k.next, t.free = t.free, k
 }

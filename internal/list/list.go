@@ -66,3 +66,15 @@ func (l *List[T]) Remove(n *Node[T]) bool {
 	*n = Node[T]{}
 	return true
 }
+
+// RemoveThrough takes out the element of n and all in front of it. It reports false, and takes
+// out none, when that is not in l.
+func (l *List[T]) RemoveThrough(n *Node[T]) bool {
+	if n.in != l {
+		return false
+	}
+	for l.first != n {
+		l.Remove(l.first)
+	}
+	return l.Remove(n)
+}

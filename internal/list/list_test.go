@@ -63,3 +63,22 @@ func TestNothingIsAllocated(t *testing.T) {
 		t.Errorf("%v allocations", n)
 	}
 }
+
+// Who leaves takes those in front of it along, once.
+func TestRemoveThrough(t *testing.T) {
+	var l List[item]
+	all := make([]item, 5)
+	for i := range all {
+		all[i].id = i
+		l.Push(&all[i].node, &all[i])
+	}
+	for _, step := range []struct {
+		id   int
+		ok   bool
+		want []int
+	}{{2, true, []int{3, 4}}, {1, false, []int{3, 4}}, {2, false, []int{3, 4}}, {3, true, []int{4}}, {4, true, nil}} {
+		if ok := l.RemoveThrough(&all[step.id].node); ok != step.ok || !slices.Equal(ids(&l), step.want) {
+			t.Errorf("through %d: %v, %v are left", step.id, ok, ids(&l))
+		}
+	}
+}

@@ -57,8 +57,8 @@ func (f foresight) Answer(header []byte) bool { return Type(header[0]) == TypeCa
 // readQueue is the commands that await data, in the order in which they were submitted.
 // Guarded by conn.mu.
 type readQueue struct {
-	list list.List[hostIO]
-	n    int // of them: with data that is not guessed, and not to be copied
+	list list.List[hostIO] // without those that later ones have overtaken: a guess would wait for them
+	n    int               // of them: with data that is not guessed, and not to be copied
 }
 
 // apart reports whether the data of io has receive calls of its own.
@@ -72,7 +72,7 @@ func (q *readQueue) push(io *hostIO) {
 }
 
 func (q *readQueue) remove(io *hostIO) {
-	q.list.Remove(&io.node)
+	q.list.RemoveThrough(&io.node)
 	if io.apart() {
 		q.n--
 	}

@@ -264,6 +264,60 @@ func TestHostSplitPoints(t *testing.T) {
 	}
 }
 
+// Reads that take their time, as those of a slow namespace do, keep nobody from guessing where
+// the data of others goes.
+func TestGuessPastSlow(t *testing.T) {
+	const slow, depth, rounds, n = 4, 24, 24, 4096
+	q, p := script(t, HostConfig{}, depth)
+	src := queuetest.Pattern(1<<20, 7)
+	read := func(slot, at int) []byte {
+		b := make([]byte, n)
+		q.H.Submit(q.Set(slot, nvme.OpRead, at, b))
+		return b
+	}
+	answer := func(count int) {
+		q.H.Push()
+		var out []byte
+		for range count {
+			s, _ := p.command()
+			out = append(out, p.c2h(s.CID(), 0, src[s.ReadWrite().SLBA():][:n], FlagLast|FlagSuccess)...)
+		}
+		p.write(out)
+	}
+	var held []byte
+	for i := range slow {
+		read(i, i*n)
+	}
+	q.H.Push()
+	for range slow {
+		s, _ := p.command()
+		held = append(held, p.c2h(s.CID(), 0, src[s.ReadWrite().SLBA():][:n], FlagLast|FlagSuccess)...)
+	}
+	for round := range rounds {
+		bufs := map[int][]byte{}
+		for i := slow; i < depth; i++ {
+			bufs[i] = read(i, i*n+round)
+		}
+		answer(len(bufs))
+		for range bufs {
+			c := q.Wait()
+			if b := bufs[c.Slot]; c.Err != nil || !bytes.Equal(b, src[c.SQE.ReadWrite().SLBA():][:n]) {
+				t.Fatalf("round %d: other data, or %v", round, c.Err)
+			}
+		}
+	}
+	if s := q.H.Stats(); s.PayloadCopied > rounds*(depth-slow)*n/4 {
+		t.Errorf("%d bytes of payload were copied", s.PayloadCopied)
+	}
+	p.write(held)
+	for range slow {
+		if c := q.Wait(); c.Err != nil {
+			t.Fatal(c.Err)
+		}
+	}
+	p.nc.Close()
+}
+
 // What a controller does wrong ends the connection, after a TermReq that says what it
 // was, and nothing else; no memory but that of reads is touched.
 func TestHostBreaches(t *testing.T) {

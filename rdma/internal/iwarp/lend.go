@@ -19,6 +19,8 @@ type lendList struct {
 
 	// The AccessScratch windows in which nothing has been placed yet, in the order in
 	// which they were bound: a target that answers in order fills them in that order.
+	// Those that a later one has overtaken are not in it: the answer takes its time, as
+	// that of a slow volume beside a fast one, and guesses would wait for it.
 	head, tail *mem.Region
 }
 
@@ -73,13 +75,19 @@ func lends(r *mem.Region) bool {
 	return r.Size() >= directMin && r.Access()&(mem.RemoteWrite|mem.Sink) != 0
 }
 
-// placed takes r, which is held, off the list: there is data in it now.
+// placed takes r, which is held, off the list, and those that it has overtaken: there is data
+// in it now.
 func (l *lendList) placed(r *mem.Region) {
 	if !lends(r) {
 		return
 	}
 	l.mu.Lock()
-	l.dropLocked(r)
+	if r.Link.Listed {
+		for l.head != r {
+			l.dropLocked(l.head)
+		}
+		l.dropLocked(r)
+	}
 	l.mu.Unlock()
 }
 

@@ -57,7 +57,7 @@ func (c *rxCut) at() (cur mem.Cursor) {
 }
 
 // aimCuts appends lead and cuts to the pieces of the call. ram: those of the cuts are
-// memory that is always resident.
+// memory that is always resident, as scratch memory is.
 func (in *intake) aimCuts() (ram bool) {
 	k := &in.cuts
 	ram = true
@@ -67,11 +67,12 @@ func (in *intake) aimCuts() (ram bool) {
 	}
 	for i := range k.all[:k.aimed] {
 		c := &k.all[i]
+		scratch := c.reg.Access()&mem.Scratch != 0
 		cur := c.at()
 		for n := c.size; n > 0; {
 			p := cur.Next(n)
 			in.put(p)
-			ram = ram && resident.Holds(p)
+			ram = ram && (scratch || resident.Holds(p))
 			n -= len(p)
 		}
 		if c.gap > 0 {

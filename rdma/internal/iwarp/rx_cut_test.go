@@ -242,6 +242,35 @@ func TestGuessInOrder(t *testing.T) {
 	}
 }
 
+// READs that take their time, as those of a slow volume do, keep nobody from guessing where the
+// data of others goes.
+func TestGuessPastSlow(t *testing.T) {
+	for _, crc := range rigModes {
+		r := newRig(t, crc)
+		slow := r.lend(4<<10, 8, 100)
+		for round := range 8 {
+			before := r.qp.rx.stats.RecvCalls
+			tasks := r.lend(4<<10, 24, uint64(round))
+			var b []byte
+			for i := range tasks {
+				b = append(b, r.answer(&tasks[i], 60<<10, true)...)
+			}
+			r.feed(b)
+			r.verify(tasks)
+			if calls := r.qp.rx.stats.RecvCalls - before; round > 1 && calls > 24/3 {
+				t.Errorf("round %d: %d calls for 24 payloads", round, calls)
+			}
+		}
+		for i := range slow {
+			r.feed(r.answer(&slow[i], 60<<10, true))
+		}
+		r.verify(slow)
+		if s := &r.qp.rx.stats; s.Copied > s.Direct/4 {
+			t.Errorf("%d bytes placed directly, %d copied", s.Direct, s.Copied)
+		}
+	}
+}
+
 // holdRevoke begins to invalidate w and stops while w is locked, in front of the list
 // of windows, until goOn is closed. done is closed afterwards.
 func holdRevoke(qp *QP, w *window) (goOn, done chan struct{}) {

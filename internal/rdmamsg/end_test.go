@@ -148,12 +148,8 @@ func (e *end) stop() {
 	e.received(e.l.RecvCQ)
 	e.mu.Lock()
 	e.p.Purge(rdma.ErrClosed)
-	free := 0
-	for o := e.p.ops.free; o != nil; o = o.next {
-		free++
-	}
-	if free != len(e.p.ops.all) || len(e.p.freeG) != len(e.p.gets) {
-		e.t.Errorf("%d of %d send slots and %d of %d Gets are free", free, len(e.p.ops.all), len(e.p.freeG), len(e.p.gets))
+	if n := &e.p.ops; n.used != 0 || len(n.pieces) != 0 || len(e.p.freeG) != len(e.p.gets) {
+		e.t.Errorf("%d send slots in %d pieces are in use, and %d of %d Gets are free", n.used, len(n.pieces), len(e.p.freeG), len(e.p.gets))
 	}
 	for _, b := range e.held {
 		b.Free()

@@ -3,6 +3,7 @@ package rdmamsg
 import (
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 
 	"softiser/rdma"
@@ -147,23 +148,64 @@ func (l *opList) pop() *op {
 	return o
 }
 
-// opPool gives every op an ID for its completion.
+// opPool gives every op an ID for its completion. Its memory is lent in pieces: all go back when
+// no op is in use, so that many connections that are at work in turns use the same few, which stay
+// in the processor's cache.
 type opPool struct {
-	all  []*op // by ID
-	free *op
+	pieces []*[opPiece]op // ops by ID
+	free   *op            // of those that have been used
+	fresh  int            // of those that have not: the first
+	used   int            // ops that have been taken
 }
+
+// opPiece is how many ops get their memory together.
+const opPiece = 8
+
+// opPieces are those that no pool has at the moment. Their ops refer to nothing of users.
+var opPieces = sync.Pool{New: func() any {
+	p := new([opPiece]op)
+	for i := range p {
+		p[i].op = &p[i]
+	}
+	return p
+}}
 
 func (p *opPool) get(k opKind) *op {
 	o := p.free
 	if o == nil {
-		o = &op{id: uint64(len(p.all))}
-		o.op = o
-		p.all = append(p.all, o)
+		if p.fresh == len(p.pieces)*opPiece {
+			p.pieces = append(p.pieces, opPieces.Get().(*[opPiece]op))
+		}
+		o = p.at(p.fresh)
+		o.id = uint64(p.fresh)
+		p.fresh++
 	} else {
 		p.free = o.next
 	}
+	p.used++
 	o.kind, o.next = k, nil
 	return o
+}
+
+// put takes an op back, whose fields are as they were when it was new.
+func (p *opPool) put(o *op) {
+	if p.used--; p.used > 0 {
+		o.next, p.free = p.free, o
+		return
+	}
+	for i, m := range p.pieces {
+		opPieces.Put(m)
+		p.pieces[i] = nil
+	}
+	p.pieces, p.free, p.fresh = p.pieces[:0], nil, 0
+}
+
+// at is the op of an ID; nil if there has been none since the pool was last empty.
+func (p *opPool) at(id int) *op {
+	if id >= len(p.pieces)*opPiece {
+		return nil
+	}
+	return &p.pieces[id/opPiece][id%opPiece]
 }
 
 // put frees an op; nothing is kept alive by it.
@@ -173,7 +215,7 @@ func (p *Pump) put(o *op) {
 	}
 	o.Buf, o.sgl[0], o.Tag, o.HasInv, o.First = nil, rdma.SGE{}, 0, false, false
 	o.user, o.g, o.segs, o.aborted, o.quiet, o.err = nil, nil, nil, false, false, nil
-	o.next, p.ops.free = p.ops.free, o
+	p.ops.put(o)
 }
 
 // Message returns an empty message with room for n bytes, which must be sent.
@@ -352,7 +394,7 @@ func (p *Pump) Reap(cq *rdma.CQ, wcs []rdma.WC) (more bool) {
 }
 
 func (p *Pump) reap(wc *rdma.WC) {
-	o := p.ops.all[wc.ID]
+	o := p.ops.at(int(wc.ID))
 	if o.kind == opWrite && wc.Status != rdma.StatusSuccess && o.err == nil {
 		o.err = wcError(wc)
 	}
@@ -418,8 +460,8 @@ func wcError(wc *rdma.WC) error {
 // one to a dead STag would end the connection. A Put stops where it is.
 func (p *Pump) Abort(m Move, user any) {
 	switch {
-	case m > 0 && int(m) <= len(p.ops.all):
-		if o := p.ops.all[m-1]; o.kind == opWrite && o.user == user {
+	case m > 0:
+		if o := p.ops.at(int(m - 1)); o != nil && o.kind == opWrite && o.user == user {
 			o.aborted = true
 		}
 	case m < 0 && int(-m) <= len(p.gets):

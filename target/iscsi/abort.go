@@ -86,10 +86,11 @@ func (a abortCalls) run() {
 
 // unpin lets go of a slot that was held against reuse.
 func (k *task) unpin() {
-	k.sess.mu.Lock()
+	s := k.session()
+	s.mu.Lock()
 	k.pins--
 	done := k.doneLocked()
-	k.sess.mu.Unlock()
+	s.mu.Unlock()
 	if done {
 		k.settle()
 	}

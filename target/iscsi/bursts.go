@@ -60,7 +60,7 @@ func (p *burstPool) outstanding() int {
 // dropBurstLocked gives the collected data of k back. The caller holds sess.mu.
 func (k *task) dropBurstLocked() {
 	if k.unsol.buf != nil {
-		k.sess.srv.bursts.put(k.unsol.buf)
+		k.session().srv.bursts.put(k.unsol.buf)
 		k.unsol.buf = nil
 	}
 }

@@ -93,7 +93,7 @@ type conn struct {
 	limits iscsi.Limits
 	params iscsi.Params
 
-	free       *task // guarded by sess.mu: idle slots
+	slots      slots // guarded by sess.mu
 	replaced   bool  // guarded by sess.mu: another connection takes its CID
 	recovering bool  // guarded by sess.mu: it is removed for recovery; its tasks stay
 

@@ -30,7 +30,7 @@ type unsolicited struct {
 // releases p; or it reports that there is no memory for the data. The caller holds
 // sess.mu.
 func (k *task) collectLocked(p *iscsi.PDU) bool {
-	s, u := k.sess, &k.unsol
+	s, u := k.session(), &k.unsol
 	u.total = min(k.scsi.OutLen, s.params.FirstBurstLength)
 	buf := s.srv.bursts.get(int(u.total))
 	if buf == nil {
@@ -165,7 +165,7 @@ func (k *task) collectedLocked(next burstNext) (stall bool) {
 		u.late = nil
 	}
 	if stall = k.has(flagStall); stall {
-		k.sess.order.seq.stalled--
+		k.session().order.seq.stalled--
 	}
 	return stall
 }
@@ -173,11 +173,12 @@ func (k *task) collectedLocked(next burstNext) (stall bool) {
 // endBurst carries the command of a burst that is over out, or answers it; the others go
 // on without it. here is as in deliverHeld.
 func (k *task) endBurst(here *conn, next burstNext, stall bool) {
+	s, via := k.session(), k.Via() // when it has been carried out, the slot may belong to someone else
 	switch next {
 	case burstRuns:
-		k.sess.node.device.Execute(&k.scsi)
+		s.node.device.Execute(&k.scsi)
 		if here == nil {
-			k.Push()
+			via.Push()
 		}
 	case burstBusy:
 		k.busy()
@@ -187,14 +188,14 @@ func (k *task) endBurst(here *conn, next burstNext, stall bool) {
 		k.fail(spc.KeyAborted, ascProtocolCRC)
 	}
 	if stall {
-		k.sess.order.deliverHeld(here)
+		s.order.deliverHeld(here)
 	}
 }
 
 // lateBurst gives up waiting for unsolicited data (sequence reception time-out,
 // RFC 7143 §7.5). A burst that still makes progress is given another time-out.
 func (k *task) lateBurst(burst uint64) {
-	s := k.sess
+	s := k.session()
 	s.mu.Lock()
 	u := &k.unsol
 	over := k.state == taskCollecting && u.burst == burst
@@ -221,7 +222,7 @@ func (k *task) busy() {
 	t := &k.scsi
 	t.Status, t.SenseLen = spc.StatusBusy, 0
 	t.Sent, t.Wanted, t.Silent = 0, 0, false
-	k.sess.counters.noMemory.Add(1)
+	k.session().counters.noMemory.Add(1)
 	k.Respond(t)
 }
 

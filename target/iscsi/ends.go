@@ -22,7 +22,7 @@ func (k *task) doneLocked() bool {
 
 // settle gives back what a slot that is done holds, and then the slot itself.
 func (k *task) settle() {
-	s := k.sess
+	s := k.session()
 	if k.executed {
 		k.executed = false
 		k.scsi.Release()
@@ -91,14 +91,11 @@ func (s *Frontend) forget(n *session) {
 	s.limits.sessions.Info(n.log(), "session ended", zap.NamedError("reason", n.endCause()), zap.Duration("age", time.Since(n.born)))
 }
 
-// putBackLocked returns a slot to the free list of its connection. The caller holds
-// s.mu.
+// putBackLocked returns a slot to its connection. The caller holds s.mu.
 func (m *commands) putBackLocked(k *task) {
-	c := k.conn()
 	k.setStateLocked(taskFree)
 	k.fences = k.fences[:0]
-	k.next = c.free
-	c.free = k
+	k.conn().slots.put(k)
 	m.sess.order.seq.win.used--
 	m.sess.openWindowLocked()
 	m.sess.still.Load().look()

@@ -99,7 +99,7 @@ func (k *task) resumeLocked() {
 	}
 	if out := &k.out; out.parked {
 		out.parked = false
-		out.since = k.sess.srv.now()
+		out.since = k.session().srv.now()
 		_ = k.getLocked() // if it fails, the transfer is parked again
 	}
 }

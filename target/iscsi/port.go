@@ -90,7 +90,7 @@ func (k *task) DataIn(_ *scsi.Task, off uint32, segs [][]byte) error {
 	if n == 0 {
 		return nil
 	}
-	s := k.sess
+	s := k.session()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if k.state != taskRunning || k.scsi.Aborted() {
@@ -149,7 +149,7 @@ func (k *task) putDoneLocked() {
 	in := &k.in
 	k.moving--
 	in.x.Segs = nil
-	if in.x.Err != nil && k.sess.erl == 2 && k.state == taskRunning {
+	if in.x.Err != nil && k.session().erl == 2 && k.state == taskRunning {
 		// The connection is lost. Its datamover keeps what it was given until the
 		// task is reassigned; what follows is parked.
 		in.x.Err = nil
@@ -187,7 +187,7 @@ func (k *task) DataOut(_ *scsi.Task, off uint32, segs [][]byte) error {
 	if off > k.scsi.OutLen || uint64(n) > uint64(k.scsi.OutLen-off) {
 		return errDataOverrun
 	}
-	s := k.sess
+	s := k.session()
 	s.mu.Lock()
 	if k.state != taskRunning {
 		s.mu.Unlock()
@@ -264,7 +264,7 @@ func (k *task) getLocked() error {
 	k.moving++
 	if err := k.conn().dm.GetData(x); err != nil {
 		k.moving--
-		if k.sess.erl == 2 {
+		if k.session().erl == 2 {
 			out.parked = true
 			return nil
 		}
@@ -281,7 +281,7 @@ func (k *task) getDoneLocked() (over bool, err error) {
 	k.moving--
 	err = out.x.Err
 	out.x.Segs = nil
-	if errors.Is(err, iscsi.ErrConnectionLost) && k.sess.erl == 2 && k.state == taskRunning {
+	if errors.Is(err, iscsi.ErrConnectionLost) && k.session().erl == 2 && k.state == taskRunning {
 		out.pos -= int(out.x.Len)
 		out.parked = true
 		return false, nil
@@ -303,12 +303,17 @@ func (k *task) getDoneLocked() (over bool, err error) {
 // Cancel implements scsi.Port: the task has been aborted, its running DataOut is
 // to end.
 func (k *task) Cancel(t *scsi.Task) {
-	s := k.sess
+	s := k.session()
 	s.mu.Lock()
-	// The slot may have been given to another command since.
+	// The slot may have been given to another command since, even to one of another session.
+	if k.session() != s {
+		s.mu.Unlock()
+		return
+	}
+	c := k.conn()
 	running := t.Aborted() && k.out.running && k.moving > 0
 	if running {
-		k.conn().dm.AbortTransfer(&k.out.x)
+		c.dm.AbortTransfer(&k.out.x)
 	}
 	if t.Aborted() && k.out.parked {
 		k.out.segs, k.out.running, k.out.parked = nil, false, false
@@ -319,32 +324,44 @@ func (k *task) Cancel(t *scsi.Task) {
 	s.mu.Unlock()
 	if running {
 		// Whoever aborts may be another session: nobody else pushes this one.
-		k.conn().dm.Push()
+		c.dm.Push()
 	}
 }
 
 // Respond implements scsi.Port.
 func (k *task) Respond(*scsi.Task) {
-	k.sess.mu.Lock()
+	s := k.session()
+	s.mu.Lock()
 	if k.state == taskRunning && k.in.unsent() {
 		k.reply = true // behind the data that is still in line
 	} else {
 		k.respondLocked()
 	}
 	done := k.doneLocked()
-	k.sess.mu.Unlock()
+	s.mu.Unlock()
 	if done {
 		k.settle()
 	}
 }
 
-// Push implements scsi.Port. A worker calls it when the slot may belong to
-// another command already; its connection stays the same, or has been lost.
+// Via implements scsi.Port. At error recovery level 2 the task may go on over another
+// connection, and the slot stays with the session.
+func (k *task) Via() volume.Port {
+	if c := k.conn(); c.sess.erl < 2 {
+		return c
+	}
+	return k
+}
+
+// Push implements volume.Port, for Via.
 func (k *task) Push() { k.conn().dm.Push() }
+
+// Push implements volume.Port, for task.Via.
+func (c *conn) Push() { c.dm.Push() }
 
 // Describe implements scsi.Port.
 func (k *task) Describe(c *volume.TracedCommand) {
-	s := k.sess
+	s := k.session()
 	c.Arrived, c.Wire, c.Session, c.Tag = s.srv.epoch.Add(k.started), s.wire().String(), s.tsih, k.itt
 }
 
@@ -352,7 +369,7 @@ func (k *task) Describe(c *volume.TracedCommand) {
 // datamover until the task has a connection again. It reports false below error
 // recovery level 2. The caller holds sess.mu.
 func (k *task) parkPutLocked(n int) bool {
-	if k.sess.erl < 2 {
+	if k.session().erl < 2 {
 		return false
 	}
 	in := &k.in

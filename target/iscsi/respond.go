@@ -28,7 +28,7 @@ func check(t *scsi.Task, key spc.Key, asc spc.ASC) {
 // respondLocked ends a command: its place in the window is free again, and unless it
 // has been aborted its SCSI Response is queued. The caller holds sess.mu.
 func (k *task) respondLocked() {
-	s := k.sess
+	s := k.session()
 	silent := k.state == taskAborting || k.scsi.Silent
 	k.setStateLocked(taskEnded)
 	s.cmds.tags.remove(k)

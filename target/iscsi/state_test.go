@@ -54,7 +54,11 @@ func TestIllegalTransition(t *testing.T) {
 		do   func(x *session)
 		want string
 	}{
-		{func(x *session) { (&task{sess: x}).setStateLocked(taskEnded) }, "a task cannot go from free to ended"},
+		{func(x *session) {
+			k := &task{}
+			k.via.Store(x.conns.members.conns[0])
+			k.setStateLocked(taskEnded)
+		}, "a task cannot go from free to ended"},
 		{func(x *session) { x.setStateLocked(sessionEnded) }, "a session cannot go from active to ended"},
 		{func(x *session) {
 			l := &lostConn{c: x.conns.members.conns[0], state: recoverable}

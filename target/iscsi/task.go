@@ -41,12 +41,11 @@ func (s taskState) String() string {
 }
 
 // task is one command slot of a session. Slots are made when they are first
-// needed and used again and again: nothing is allocated per command.
+// needed and used again and again (see slots): nothing is allocated per command.
 type task struct {
 	scsi scsi.Task
-	sess *session
 	// via is the connection that the task is allegiant to (RFC 7143 §4.2.5.1). It
-	// is written under sess.mu; a worker that pushes reads it without.
+	// is written under sess.mu; who has come too late for the command reads it without.
 	via atomic.Pointer[conn]
 
 	// Set when the command is accepted, then constant.
@@ -86,13 +85,16 @@ const (
 // conn is the connection that the task is allegiant to.
 func (k *task) conn() *conn { return k.via.Load() }
 
+// session is whose command it is.
+func (k *task) session() *session { return k.conn().sess }
+
 func (k *task) has(f taskFlags) bool { return k.flags&f != 0 }
 
 // setStateLocked is the only place where a slot changes state. The caller holds
 // sess.mu.
 func (k *task) setStateLocked(to taskState) {
 	if !nextTask.legal(k.state, to) {
-		k.sess.impossible("task", k.state, to)
+		k.session().impossible("task", k.state, to)
 		return
 	}
 	k.state = to

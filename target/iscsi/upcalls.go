@@ -15,7 +15,8 @@ func (c *conn) DataCompletionNotify(x *iscsi.Transfer) {
 		told bool // the device server is to hear that its DataOut has ended
 		err  error
 	)
-	k.sess.mu.Lock()
+	s := k.session()
+	s.mu.Lock()
 	if x == &k.in.x {
 		k.putDoneLocked()
 	} else {
@@ -23,7 +24,7 @@ func (c *conn) DataCompletionNotify(x *iscsi.Transfer) {
 		told = told && k.state != taskEnded
 	}
 	done := k.doneLocked()
-	k.sess.mu.Unlock()
+	s.mu.Unlock()
 	if done {
 		k.settle()
 	}

@@ -32,6 +32,8 @@ func (p *loopPort) Cancel(*Task)    {}
 func (p *loopPort) Respond(t *Task) { p.status = t.Status }
 func (p *loopPort) Push()           {}
 
+func (p *loopPort) Via() volume.Port { return p }
+
 func (p *loopPort) Describe(*volume.TracedCommand) {}
 
 // run executes one prepared command to its end.

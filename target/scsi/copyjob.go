@@ -91,7 +91,7 @@ func (r *copyResult) finish(s *spc.Sense, blocks uint64, token []byte) {
 // others hold, and a worker that waits would be missing to those others. No more
 // copies run at once for a unit than it has workers.
 func copyApart(t *Task, job func(*Task)) {
-	port, room := t.Port, t.lu.copies.room // after its end the task may belong to someone else
+	port, room := t.Port.Via(), t.lu.copies.room // after its end the task may belong to someone else
 	go func() {
 		defer port.Push()
 		select {

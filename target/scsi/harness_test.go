@@ -101,6 +101,8 @@ func (p *testPort) Respond(t *Task) {
 
 func (p *testPort) Describe(*volume.TracedCommand) {}
 
+func (p *testPort) Via() volume.Port { return p }
+
 func (p *testPort) Push() {
 	p.mu.Lock()
 	p.push++

@@ -167,7 +167,7 @@ func (c *persistOut) preempt() error {
 	if c.sa == spc.SAProutPreemptAbort {
 		q.Except = &t.Op
 		q.Ended = func() {
-			port := t.Port
+			port := t.Port.Via()
 			t.good()
 			port.Push()
 		}

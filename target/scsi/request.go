@@ -29,7 +29,7 @@ func (r *request) Step(why volume.Cause) {
 }
 
 // Via implements volume.Request.
-func (r *request) Via() volume.Port { return r.task().Port }
+func (r *request) Via() volume.Port { return r.task().Port.Via() }
 
 func (r *request) task() *Task { return (*Task)(r) }
 
@@ -66,8 +66,8 @@ func (t *Task) outcome() string {
 	return t.Status.String()
 }
 
-// Cancel implements volume.Request.
-func (r *request) Cancel(p volume.Port) { p.(Port).Cancel((*Task)(r)) }
+// Cancel implements volume.Request. The port of a slot is always the same.
+func (r *request) Cancel(volume.Port) { r.Port.Cancel(r.task()) }
 
 // toWorker hands t to a worker, which calls job.
 func (t *Task) toWorker(job func(*Task)) {

@@ -29,7 +29,7 @@ const (
 //
 // Threads: Execute runs on the connection's receive goroutine and must not
 // block. What may block goes to the logical unit's bounded worker pool; after a
-// job has run there, the worker calls Port.Push.
+// job has run there, the worker pushes Port.Via.
 type Task struct {
 	// Set by the session layer before Execute.
 	CDB     []byte   // 6 to 260 bytes; borrowed until Respond
@@ -94,8 +94,9 @@ type Port interface {
 	// session layer, which calls Task.Release once data and status no longer
 	// need its memory. It may be called on any goroutine, without locks held.
 	Respond(t *Task)
-	// Push transmits what has been queued by a worker.
-	Push()
+	// Via transmits what a worker has queued for the task, which may have ended by then; the
+	// task has not when it is asked for.
+	Via() volume.Port
 	// Describe says which command of which connection the task is; Task knows the rest.
 	Describe(*volume.TracedCommand)
 }

@@ -92,6 +92,7 @@ func (qp *QP) sweepLocked() {
 	if op := qp.SweepLocked(qp.zc.ackedLocked()); op == verbs.OpRead && qp.SQ.Hidden == 0 && qp.start.ext == extPending && qp.start.initiator {
 		qp.start.ext = extOff
 	}
+	qp.SQ.Rest() // a message in progress, or built and not entered, is one of the queue
 }
 
 // Extensions reports whether the operations of RFC 7306 can be used.

@@ -192,6 +192,7 @@ func (qp *QP) flush() {
 	qp.reads.irqHead = qp.reads.irqTail
 	qp.start.heardLocked()
 	qp.FlushSendsLocked()
+	qp.SQ.Rest()
 	if x.recv.active {
 		st := x.recv.status
 		if st == verbs.StatusSuccess {

@@ -1,6 +1,9 @@
 package verbs
 
-import "math/bits"
+import (
+	"math/bits"
+	"sync"
+)
 
 // SendQueue is the ring of the send queue. Its counters only grow, and wrap:
 //
@@ -8,8 +11,10 @@ import "math/bits"
 //	 | built,      | not built,  |
 //	 | not ended   | or in part  |
 //
-// It is guarded by QP.Mu; Next is advanced by whoever transmits. Its memory comes in pieces when
-// entries are first used, and stays: an entry does not move while somebody points at it.
+// It is guarded by QP.Mu; Next is advanced by whoever transmits. Its memory comes in pieces, which
+// are lent: a piece is taken when its first entry is needed, and Rest gives all back when the queue
+// is empty. So an entry does not move while somebody points at it, and many connections that are at
+// work in turns use the same few pieces, which stay in the processor's cache.
 type SendQueue struct {
 	ring             []*[sqPiece]WQE
 	mask             uint32 // entries less one; their number is a power of two
@@ -26,6 +31,16 @@ func (q *SendQueue) Size(n int) {
 // sqPiece is how many entries get their memory together.
 const sqPiece = 8
 
+// sqPieces are those that no queue has at the moment. Their entries refer to nothing of users.
+var sqPieces = sync.Pool{New: func() any {
+	p := new([sqPiece]WQE)
+	for i := range p {
+		e := &p[i]
+		e.Segs, e.LKeys = e.seg[:0], e.key[:0]
+	}
+	return p
+}}
+
 // At is the entry with number i, which is in the queue.
 func (q *SendQueue) At(i uint32) *WQE {
 	i &= q.mask
@@ -34,14 +49,30 @@ func (q *SendQueue) At(i uint32) *WQE {
 
 // free is the entry behind the last one.
 func (q *SendQueue) free() *WQE {
+	if q.Head == q.Tail {
+		// Nobody has a place in an empty ring: it begins anew, so that a connection
+		// with little to do needs few pieces.
+		q.Head, q.Next, q.Tail = 0, 0, 0
+	}
 	if p := &q.ring[(q.Tail&q.mask)/sqPiece]; *p == nil {
-		*p = new([sqPiece]WQE)
-		for i := range *p {
-			e := &(*p)[i]
-			e.Segs, e.LKeys = e.seg[:0], e.key[:0]
-		}
+		*p = sqPieces.Get().(*[sqPiece]WQE)
 	}
 	return q.At(q.Tail)
+}
+
+// Rest gives the memory of the entries back if there are none. An engine calls it when it points
+// at none any more, not even at one that has ended.
+func (q *SendQueue) Rest() {
+	if q.Head != q.Tail {
+		return
+	}
+	for i, p := range q.ring {
+		if p == nil {
+			return // those behind it have not been needed since the ring was empty
+		}
+		q.ring[i] = nil
+		sqPieces.Put(p)
+	}
 }
 
 // Empty reports whether everything has ended.
@@ -52,11 +83,6 @@ func (q *SendQueue) used() uint32 { return q.Tail - q.Head - q.Hidden }
 
 // slot is the next free entry, emptied. It becomes one of the queue by Tail++.
 func (q *SendQueue) slot() *WQE {
-	if q.Head == q.Tail {
-		// Nobody has a place in an empty ring: it begins anew, so that a connection
-		// with little to do keeps few slots, and these in the cache.
-		q.Head, q.Next, q.Tail = 0, 0, 0
-	}
 	e := q.free()
 	e.Status, e.Done = StatusSuccess, false
 	e.Segs, e.LKeys = e.Segs[:0], e.LKeys[:0]

@@ -119,6 +119,51 @@ func TestSweepInOrder(t *testing.T) {
 	}
 }
 
+// TestRest: an empty queue gives the memory of its entries back, and others do not; what an
+// entry was last used for does not show.
+func TestRest(t *testing.T) {
+	qp, _ := newIdle()
+	qp.Mu.Lock()
+	defer qp.Mu.Unlock()
+	q := &qp.SQ
+	qp.MaxSend = 4 * sqPiece
+	q.Size(qp.MaxSend)
+	pieces := func() (n int) {
+		for _, p := range q.ring {
+			if p != nil {
+				n++
+			}
+		}
+		return n
+	}
+	for round := range 3 {
+		for i := range uint64(sqPiece + 1) {
+			e, err := qp.PostLocked(i, OpSend)
+			if err != nil {
+				t.Fatal(err)
+			}
+			e.Flags = 0
+			if e.Status != StatusSuccess || e.Done || len(e.Segs) != 0 || len(e.LKeys) != 0 {
+				t.Fatalf("round %d: a new entry is %+v", round, e)
+			}
+			n := 8 << round
+			copy(e.Inline(n, n), "12345678")
+			e.Add(make([]byte, 3), 7)
+			e.Add(make([]byte, 3), 7)
+			e.End = 1
+		}
+		q.Next = q.Tail
+		if q.Rest(); pieces() != 2 {
+			t.Fatalf("%d pieces in use by %d entries", pieces(), sqPiece+1)
+		}
+		qp.SweepLocked(1)
+		if q.Rest(); pieces() != 0 {
+			t.Fatalf("%d pieces in use by an empty queue", pieces())
+		}
+		q.Rest() // again
+	}
+}
+
 // TestFlush: what has not ended completes as flushed, in order; later posts at once.
 func TestFlush(t *testing.T) {
 	qp, _ := newIdle()

@@ -131,7 +131,7 @@ func (e *WQE) Add(p []byte, lkey uint32) {
 
 // Inline makes room for n bytes that travel with the request; the caller fills it.
 func (e *WQE) Inline(n, limit int) []byte {
-	if e.inl == nil {
+	if cap(e.inl) < n { // the entry may have been that of a queue with a lower limit
 		e.inl = make([]byte, 0, limit)
 	}
 	e.inl = e.inl[:n]

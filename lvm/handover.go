@@ -48,10 +48,8 @@ func (d *HandedDisk) discard() {
 	}
 }
 
-// Serves reports whether these are all volumes of the group that are open.
-func (g *Group) Serves(all []*Volume) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
+// servesLocked reports whether these are all volumes of the group that are open.
+func (g *Group) servesLocked(all []*Volume) bool {
 	return g.opened == len(all) && !slices.ContainsFunc(all, func(v *Volume) bool { return v.g != g })
 }
 
@@ -75,16 +73,20 @@ func (g *Group) Settle() error {
 	return errors.Join(errs...)
 }
 
-// ErrUnsettled ends a Hold for which storage has not answered in time.
-var ErrUnsettled = errors.New("its disks have not answered in time")
+// Why a group is not held.
+var (
+	// ErrUnsettled ends a Hold for which storage has not answered in time.
+	ErrUnsettled = errors.New("its disks have not answered in time")
+	errOthers    = errors.New("somebody else has a volume of it open")
+)
 
-// Hold brings the group to rest until Release: nothing of it is written any more.
-// Preconditions: nobody uses its volumes. With an error it goes on; that is ErrUnsettled when
-// ctx has ended, and something may still be written for a moment.
-func (g *Group) Hold(ctx context.Context) error {
+// Hold brings the group, whose volumes in use these are, to rest until Release: nothing of it is
+// written any more. Preconditions: nobody uses them. With an error it goes on; that is ErrUnsettled
+// when ctx has ended, and something may still be written for a moment.
+func (g *Group) Hold(ctx context.Context, all []*Volume) error {
 	held := make(chan error)
 	go func() {
-		err := g.hold()
+		err := g.hold(all)
 		select {
 		case held <- err:
 		case <-ctx.Done():
@@ -101,14 +103,19 @@ func (g *Group) Hold(ctx context.Context) error {
 	}
 }
 
-func (g *Group) hold() error {
+func (g *Group) hold(all []*Volume) error {
 	g.snaps.steps.Lock()
-	if err := g.Settle(); err != nil {
-		g.snaps.steps.Unlock()
-		return err
+	err := g.Settle()
+	if err == nil {
+		g.mu.Lock()
+		if g.servesLocked(all) {
+			return nil
+		}
+		g.mu.Unlock()
+		err = errOthers
 	}
-	g.mu.Lock()
-	return nil
+	g.snaps.steps.Unlock()
+	return err
 }
 
 // Release ends what Hold has begun.

@@ -49,13 +49,14 @@ func TestHandOver(t *testing.T) {
 		}
 	}
 	g := old.Group("vg0")
-	if all := []*Volume{vols["plain"], vols["thin"], vols["snap"]}; !g.Serves(all) || g.Serves(all[:2]) {
-		t.Error("the group does not know which volumes are open")
+	all := []*Volume{vols["plain"], vols["thin"], vols["snap"]}
+	if err := g.Hold(bg, all[:2]); !errors.Is(err, errOthers) {
+		t.Errorf("held without one that is open: %v", err)
 	}
 	hold := func() Handed {
 		t.Helper()
 		must(t, g.Settle())
-		h := offer(t, g)
+		h := offer(t, g, all...)
 		if len(h.Disks) != 2 {
 			t.Fatalf("%+v", h)
 		}
@@ -97,10 +98,10 @@ func TestHandOver(t *testing.T) {
 	g.disks.Close()
 }
 
-// offer holds a group, and returns what goes to the next process.
-func offer(t *testing.T, g *Group) Handed {
+// offer holds a group with volumes that are open, and returns what goes to the next process.
+func offer(t *testing.T, g *Group, open ...*Volume) Handed {
 	t.Helper()
-	must(t, g.Hold(bg))
+	must(t, g.Hold(bg, open))
 	h, err := g.HandOver()
 	must(t, err)
 	return h
@@ -115,7 +116,7 @@ func handedOver(t *testing.T) (cfg Config, s Spec, h Handed, end func()) {
 	v, err := old.Open(s)
 	must(t, err)
 	g := old.Group("vg0")
-	h = offer(t, g)
+	h = offer(t, g, v.(*Volume))
 	g.Release()
 	return cfg, s, h, func() {
 		t.Helper()
@@ -151,12 +152,12 @@ func TestHoldUnsettled(t *testing.T) {
 	disks[0].stall(0, 16<<20)
 	ctx, cancel := context.WithTimeout(bg, time.Millisecond)
 	defer cancel()
-	if err := g.Hold(ctx); !errors.Is(err, ErrUnsettled) {
+	if err := g.Hold(ctx, []*Volume{v}); !errors.Is(err, ErrUnsettled) {
 		t.Errorf("held: %v", err)
 	}
 	disks[0].release()
 	goesOn(t, "a write", func() error { _, err := v.WriteAt(make([]byte, 4096), 1<<19); return err })
-	must(t, g.Hold(bg))
+	must(t, g.Hold(bg, []*Volume{v}))
 	if _, err := g.HandOver(); err == nil {
 		t.Error("disks that cannot go to another process have been handed over")
 	}
@@ -182,7 +183,7 @@ func TestHoldMerge(t *testing.T) {
 	must(t, err)
 	<-disks[0].reached // the first step is under way
 	held := make(chan error, 1)
-	go func() { held <- g.Hold(bg) }()
+	go func() { held <- g.Hold(bg, []*Volume{v}) }()
 	disks[0].release()
 	must(t, <-held)
 	before := disks[0].Writes()

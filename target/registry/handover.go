@@ -144,13 +144,11 @@ func (r *Registry) HandOver(ctx context.Context) (all HandedOver, err error) {
 }
 
 // holdGroups holds the groups of logical volumes of which these are all volumes in use, and
-// returns those that are held. One that cannot write down what it knows is not.
+// returns those that are held. One that cannot write down what it knows is not, nor one of which
+// somebody else has a volume open.
 func (r *Registry) holdGroups(ctx context.Context, open []*openVolume) ([]*lvm.Group, error) {
 	for g, lvs := range logical(open) {
-		if !g.Serves(lvs) {
-			continue // somebody else has one open
-		}
-		switch err := g.Hold(ctx); {
+		switch err := g.Hold(ctx, lvs); {
 		case errors.Is(err, lvm.ErrUnsettled):
 			return nil, err
 		case err != nil:

@@ -6,6 +6,7 @@
  * No storage, no socket: what two clients on one processor do to each other at the least. */
 #include "bound.h"
 #include <sys/prctl.h>
+#include <sys/wait.h>
 
 enum { WORK = 200000, SLEEP = 100000 };
 
@@ -14,7 +15,8 @@ int main(int argc, char **argv)
 	if (argc < 3)
 		return usage("late alone|beside MS");
 	int64_t began = now(), stop = began + atoi(argv[2]) * 1000000LL, n = 0, t;
-	if (argv[1][0] == 'b' && fork() == 0) {
+	pid_t busy = argv[1][0] == 'b' ? fork() : -1;
+	if (busy == 0) {
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		while (now() < stop)
 			;
@@ -27,6 +29,10 @@ int main(int argc, char **argv)
 		t = now();
 		nanosleep(&d, NULL);
 		trip(now() - t - SLEEP);
+	}
+	if (busy > 0) {
+		kill(busy, SIGKILL);
+		waitpid(busy, NULL, 0);
 	}
 	report(n, 0, now() - began, 0);
 	return 0;

@@ -5,7 +5,7 @@
  *   pages ask PORT CONNECTIONS DEPTH LINES MS [crc]         CONNECTIONS with DEPTH requests each
  *
  * A request has 80 bytes, its answer 64 and a page at a random place of the memory. Both ends wait in
- * epoll, with edges; requests that have come together are answered by one sendmsg, answers that
+ * epoll and read a connection once when it is ready; requests that have come together are answered by one sendmsg, answers that
  * have come together are followed by as many requests in one send. With LINES each command also
  * writes to so many lines of the cache, of four slots of 6 KiB that its connection has for itself,
  * at each end. With "crc" each page is summed at both ends. Left out: SCSI, tags, the place of an
@@ -44,24 +44,19 @@ static struct conn *join(int fd)
 		die("mmap");
 	c->fd = fd;
 	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-	struct epoll_event e = {.events = EPOLLIN | EPOLLET, .data.ptr = c};
+	struct epoll_event e = {.events = EPOLLIN, .data.ptr = c};
 	if (epoll_ctl(queue, EPOLL_CTL_ADD, fd, &e))
 		die("epoll_ctl");
 	return c;
 }
 
-/* come reads what there is and returns how many things of that size are whole; 0: none is, -1: the peer has gone. */
+/* come reads once and returns how many things of that size are whole; -1: the peer has gone. */
 static int come(struct conn *c, size_t size)
 {
-	for (;;) {
-		ssize_t n = recv(c->fd, c->buf + c->in, sizeof c->buf - c->in, MSG_DONTWAIT);
-		if (n < 0)
-			return errno == EAGAIN ? 0 : -1;
-		if (n == 0)
-			return -1;
-		if ((c->in += n) >= size)
-			return c->in / size;
-	}
+	ssize_t n = recv(c->fd, c->buf + c->in, sizeof c->buf - c->in, MSG_DONTWAIT);
+	if (n <= 0)
+		return n < 0 && errno == EAGAIN ? 0 : -1;
+	return (c->in += n) / size;
 }
 
 static void gone(struct conn *c, size_t bytes) { memmove(c->buf, c->buf + bytes, c->in -= bytes); }
@@ -72,28 +67,28 @@ static void touch(struct conn *c, int command, unsigned lines)
 		c->own[command & 3][i * 320 % sizeof c->own[0]]++;
 }
 
+/* answer serves what has come; -1: the peer has gone. */
 static int answer(struct conn *c)
 {
 	static char header[HEADER];
-	for (int n; (n = come(c, REQUEST)) != 0;) {
-		if (n < 0)
-			return -1;
-		n = n < DEEPEST ? n : DEEPEST;
-		struct iovec v[2 * DEEPEST];
-		for (int i = 0; i < n; i++) {
-			union request *r = (void *)(c->buf + i * REQUEST);
-			char *page = ram + at_random(ram_pages) * PAGE;
-			touch(c, i, r->lines);
-			if (r->crc)
-				fold(page, PAGE);
-			v[2 * i] = (struct iovec){header, HEADER};
-			v[2 * i + 1] = (struct iovec){page, PAGE};
-		}
-		struct msghdr h = {.msg_iov = v, .msg_iovlen = 2 * n};
-		if (sendmsg(c->fd, &h, 0) != (ssize_t)n * ANSWER)
-			return -1;
-		gone(c, n * REQUEST);
+	int n = come(c, REQUEST);
+	if (n <= 0)
+		return n;
+	n = n < DEEPEST ? n : DEEPEST;
+	struct iovec v[2 * DEEPEST];
+	for (int i = 0; i < n; i++) {
+		union request *r = (void *)(c->buf + i * REQUEST);
+		char *page = ram + at_random(ram_pages) * PAGE;
+		touch(c, i, r->lines);
+		if (r->crc)
+			fold(page, PAGE);
+		v[2 * i] = (struct iovec){header, HEADER};
+		v[2 * i + 1] = (struct iovec){page, PAGE};
 	}
+	struct msghdr h = {.msg_iov = v, .msg_iovlen = 2 * n};
+	if (sendmsg(c->fd, &h, 0) != (ssize_t)n * ANSWER)
+		return -1;
+	gone(c, n * REQUEST);
 	return 0;
 }
 
@@ -142,23 +137,23 @@ int main(int argc, char **argv)
 	double pages = 0;
 	struct epoll_event events[EVENTS];
 	int64_t used = cpu(), began = now(), stop = began + atoi(argv[6]) * 1000000LL, t = began;
-	for (; t < stop; t = now())
+	while (t < stop)
 		for (int i = 0, ready = epoll_wait(queue, events, EVENTS, -1); i < ready; i++) {
 			struct conn *c = events[i].data.ptr;
-			for (int n; t < stop && (n = come(c, ANSWER)) != 0;) {
-				if (n < 0)
-					die("pages");
-				t = now();
-				for (int k = 0; k < n; k++) {
-					touch(c, k, requests->lines);
-					if (requests->crc)
-						fold(c->buf + k * ANSWER + HEADER, PAGE);
-					trip(t - c->sent[c->tail++ % (2 * DEEPEST)]);
-				}
-				ask(c, n);
-				gone(c, (size_t)n * ANSWER);
-				pages += n;
+			int n = come(c, ANSWER);
+			if (n < 0)
+				die("pages");
+			t = now();
+			for (int k = 0; k < n; k++) {
+				touch(c, k, requests->lines);
+				if (requests->crc)
+					fold(c->buf + k * ANSWER + HEADER, PAGE);
+				trip(t - c->sent[c->tail++ % (2 * DEEPEST)]);
 			}
+			if (n > 0)
+				ask(c, n);
+			gone(c, (size_t)n * ANSWER);
+			pages += n;
 		}
 	report(pages, pages * PAGE, t - began, cpu() - used);
 	return 0;

@@ -77,9 +77,12 @@ func TestPrograms(t *testing.T) {
 		"paced": {
 			"plain": {bytes, ask("paced", memory, "plain", "100000000", "300")}, "crc": {bytes, ask("paced", memory, "crc", "100000000", "300")},
 		},
-		"sends": {"two": {latency | bytes, ask("sends", nil, "two", "300")}, "one": {latency | bytes, ask("sends", nil, "one", "300")}},
-		"late":  {"beside": {latency, byItself("late", "beside", "300")}},
-		"hop":   {"between": {latency | bytes, acrossHop}},
+		"sends": {
+			"read": {latency | bytes, ask("sends", memory, "read", "300")}, "two": {latency | bytes, ask("sends", memory, "two", "300")},
+			"one": {latency | bytes, ask("sends", memory, "one", "300")},
+		},
+		"late": {"beside": {latency, byItself("late", "beside", "300")}},
+		"hop":  {"between": {latency | bytes, acrossHop}},
 		"first": {
 			"worker": {latency | bytes, ask("first", []string{volume}, "worker", volume, "524288")}, "inline": {latency | bytes, ask("first", []string{volume}, "inline", volume, "524288")},
 		},

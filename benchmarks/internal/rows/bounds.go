@@ -26,6 +26,7 @@ const (
 	boundAskedCRC = result.BoundPrefix + "requests, CRC"
 	boundHop      = result.BoundPrefix + "one process more"
 	boundTwo      = result.BoundPrefix + "two sends"
+	boundThree    = result.BoundPrefix + "three calls"
 	boundWorker   = result.BoundPrefix + "worker"
 	boundInline   = result.BoundPrefix + "inline"
 	boundThreads  = result.BoundPrefix + "32 threads"

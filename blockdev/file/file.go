@@ -181,6 +181,7 @@ func back(cfg Config, fd int, st *unix.Stat_t, id string, follow bool) (*Device,
 		WriteThrough: cfg.WriteThrough,
 		Prealloc:     cfg.Prealloc,
 		SeekHoles:    canSeekHoles(fd),
+		Announces:    announces(fd),
 		HugePages:    cfg.HugePages,
 		Lock:         cfg.Lock,
 		EpochDir:     cfg.EpochDir,
@@ -217,6 +218,19 @@ func back(cfg Config, fd int, st *unix.Stat_t, id string, follow bool) (*Device,
 func writesInTurn(fd int) bool {
 	var fs unix.Statfs_t
 	return unix.Fstatfs(fd, &fs) == nil && (fs.Type == unix.EXT4_SUPER_MAGIC || fs.Type == unix.XFS_SUPER_MAGIC)
+}
+
+// announces reports whether the file is on a file system that is known to begin to read when it is advised to.
+func announces(fd int) bool {
+	var fs unix.Statfs_t
+	if unix.Fstatfs(fd, &fs) != nil {
+		return false
+	}
+	switch fs.Type {
+	case unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC, unix.F2FS_SUPER_MAGIC, unix.OVERLAYFS_SUPER_MAGIC:
+		return true
+	}
+	return false
 }
 
 func openFile(cfg Config) (f *os.File, created bool, err error) {

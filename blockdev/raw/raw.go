@@ -76,6 +76,7 @@ func open(cfg Config) (*Device, error) {
 		Info:         info,
 		WriteThrough: cfg.WriteThrough,
 		Follow:       follow,
+		Announces:    true,
 		Lock:         cfg.Lock,
 		EpochDir:     cfg.EpochDir,
 		Opened:       cfg.Opened,

@@ -18,7 +18,8 @@ func (r readRequest) send(m blockdev.Mode) {
 	switch err := r.ns.vol.LeaseRead(&r.lease, r.off, int(r.n), m); {
 	case err == nil:
 	case errors.Is(err, blockdev.ErrWouldBlock):
-		r.toWorker(func(r volumeRequest) { readRequest{r}.send(blockdev.Wait) })
+		r.resume = func(r volumeRequest) { readRequest{r}.send(blockdev.Wait) }
+		r.ns.vol.ToReader(&r.Op, r.off, int(r.n))
 		return
 	default:
 		r.fail(err, volume.Reading)

@@ -35,7 +35,8 @@ func readBlocks(t *Task, m blockdev.Mode) {
 	switch err := lu.vol.LeaseRead(&t.Lease, t.off, n, m); {
 	case err == nil:
 	case errors.Is(err, blockdev.ErrWouldBlock):
-		t.toWorker(readJob)
+		t.job = readJob
+		lu.vol.ToReader(&t.Op, t.off, n)
 		return
 	default:
 		t.failErr(err, volume.Reading)

@@ -114,6 +114,10 @@
 // Answered when it pays: sendmsg for 65,536 first writes on ext4 19,900 → 4,800; CPU of the target 0.90,
 // IOPS 1.06 (0.79 to 1.35; 15 paired turns, real-time priority, left free, load 20).
 //
+// Short reads of what is not in memory are announced to storage as they come, and waited for by few
+// workers (reads.go). A worker each had the disk see as many as there were workers, and each of them held a
+// processor of Go's scheduler while it waited.
+//
 // Tried: one or two workers instead of 16 (limits.workers), because ext4 and xfs write to one file at
 // a time anyway: 1.75 to 2.6 s of CPU, no gain. Not tried: io_uring for the writes.
 package volume

@@ -28,6 +28,7 @@ type Op struct {
 	aborted atomic.Uint32
 	traced  *traced // nil: nobody follows it
 	write   write   // that a worker makes for it
+	read    read    // that it waits for in the worker queue
 
 	// Guarded by set.mu, as soon as it is in the task set:
 	state   State

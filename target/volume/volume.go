@@ -59,11 +59,12 @@ type Volume struct {
 	Rewriter Rewriter
 	Journal  Journal
 
-	cfg   Config
-	id    Identity
-	cache atomic.Bool // completed writes may be volatile
-	state state
-	bufs  Buffers
+	cfg       Config
+	announcer blockdev.Announcer // the device, if it can be told what will be read; else nil
+	id        Identity
+	cache     atomic.Bool // completed writes may be volatile
+	state     state
+	bufs      Buffers
 
 	opened  chan struct{} // closed: open has ended, well or not
 	stops   []func()      // end the notifications of the device
@@ -89,6 +90,7 @@ func newVolume(cfg Config, id Identity, keeps bool) (*Volume, error) {
 	}
 	v := &Volume{cfg: cfg, id: id}
 	v.medium.dev = cfg.Device
+	v.announcer = announcer(cfg.Device)
 	v.fault = cfg.Fault
 	v.pool.init(&v.mu, cfg.Workers)
 	v.limit.pool = &v.pool

@@ -19,13 +19,17 @@ type pool struct {
 	woken  int // of idle: those that have been signalled, and have not looked at the queue yet
 	short  int // steps in a row that were short, see owed.go
 	turns  turns
+	reads  reads
 	closed bool // idle workers end
 }
 
 const keepIdleWorkers = 2
 
 // init makes it one of at most so many workers under the lock mu.
-func (p *pool) init(mu *sync.Mutex, most int) { p.mu, p.work.L, p.most = mu, mu, most }
+func (p *pool) init(mu *sync.Mutex, most int) {
+	p.mu, p.work.L, p.most = mu, mu, most
+	p.reads.init()
+}
 
 // ToWorker hands o, which runs, to a worker, which calls its Step.
 func (s *Tasks) ToWorker(o *Op) {
@@ -54,6 +58,20 @@ func (v *Volume) ToWriter(o *Op, p []byte, off int64) {
 	v.pool.enqueueLocked(o)
 }
 
+// ToReader hands o, which runs, to a worker, which calls its Step when it is the turn of a read of
+// [off, off+n).
+func (v *Volume) ToReader(o *Op, off int64, n int) {
+	if v.announcer == nil || n > shortRead {
+		v.ToWorker(o)
+		return
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	o.syncs = false
+	o.read = read{v.announcer, off, n}
+	v.pool.enqueueLocked(o)
+}
+
 // SetWorkers changes how many goroutines may wait for the volume, at least one. What
 // runs is left to end.
 func (s *Tasks) SetWorkers(n int) {
@@ -69,6 +87,10 @@ func (s *Tasks) SetWorkers(n int) {
 // enqueueLocked puts o behind the others that wait for a worker.
 func (p *pool) enqueueLocked(o *Op) {
 	o.to(Queued)
+	if o.read.from != nil {
+		p.enqueueReadLocked(o)
+		return
+	}
 	p.queue.push(o)
 	if o.inTurn {
 		p.turns.n++
@@ -80,8 +102,22 @@ func (p *pool) enqueueLocked(o *Op) {
 	p.hireLocked(o)
 }
 
+// enqueueReadLocked puts o behind the others.
+func (p *pool) enqueueReadLocked(o *Op) {
+	r := &p.reads
+	r.fresh.push(o)
+	if !r.called {
+		r.called = true
+		p.hireLocked(o)
+	}
+}
+
 // dropLocked takes an aborted command out of the queue.
 func (p *pool) dropLocked(o *Op) {
+	if o.read.from != nil {
+		p.reads.drop(o)
+		return
+	}
 	p.queue.remove(o)
 	p.turns.end(o.takeTurn(), p.turns.round)
 }
@@ -147,6 +183,69 @@ func (p *pool) unstick() {
 	}
 }
 
+// announceLocked takes what is to be announced, and makes it wait for readers.
+func (p *pool) announceLocked(to *[announceMost]read) (k int) {
+	r := &p.reads
+	for r.fresh.head != nil && k < len(to) {
+		o := r.fresh.pop()
+		to[k] = o.read
+		r.waiting.push(o)
+		k++
+	}
+	r.called = false
+	if k > 1 || k > 0 && r.readers > 0 {
+		p.watchReadsLocked()
+	}
+	return k
+}
+
+// popReadLocked takes the next read, of which the caller is a reader from now on.
+func (p *pool) popReadLocked() *Op {
+	r := &p.reads
+	o := r.waiting.pop()
+	r.readers++
+	r.taken++
+	switch {
+	case r.waiting.head != nil:
+		p.watchReadsLocked()
+	case r.fresh.head == nil:
+		r.stuck = false
+	}
+	return o
+}
+
+// watchReadsLocked has a look at the reads taken after a while.
+func (p *pool) watchReadsLocked() {
+	r := &p.reads
+	if r.watched {
+		return
+	}
+	r.watched, r.seen = true, r.taken
+	if r.watch == nil {
+		r.watch = time.AfterFunc(readStuck, p.unstickReads)
+	} else {
+		r.watch.Reset(readStuck)
+	}
+}
+
+// unstickReads has workers come for the reads if they do not move.
+func (p *pool) unstickReads() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	r := &p.reads
+	r.watched = false
+	switch {
+	case r.waiting.head == nil:
+	case r.taken != r.seen:
+		p.watchReadsLocked()
+	default:
+		r.stuck = true
+		for o := r.waiting.head; o != nil; o = o.qnext {
+			p.hireLocked(o)
+		}
+	}
+}
+
 // closeLocked has the workers end, and waits until they have. Preconditions: there are no
 // commands, and none will come.
 func (p *pool) closeLocked() {
@@ -168,13 +267,15 @@ func (p *pool) endLocked() {
 // the queue until that ends, waits for its initiator's data or is queued again.
 func (p *pool) worker() {
 	var owes owed
+	var news [announceMost]read
+	reader := false // the last command was a read
 	p.mu.Lock()
 	for {
 		if next := p.queue.head; p.n > p.most && (next == nil || p.n > p.mostFor(next)) { // there are others for the queue
 			p.endLocked()
 			return
 		}
-		for p.queue.head == nil {
+		for p.queue.head == nil && p.reads.fresh.head == nil && !p.readableLocked() {
 			if p.closed || p.idle >= keepIdleWorkers {
 				p.endLocked()
 				return
@@ -183,6 +284,23 @@ func (p *pool) worker() {
 			p.work.Wait()
 			p.idle--
 			p.woken = max(p.woken-1, 0)
+		}
+		if k := p.announceLocked(&news); k > 0 {
+			p.mu.Unlock()
+			for i := range news[:k] {
+				news[i].from.Announce(news[i].off, news[i].n)
+			}
+			p.mu.Lock()
+			continue
+		}
+		// Reads and what else there is go by turns.
+		if reader = p.readableLocked() && (p.queue.head == nil || !reader); reader {
+			o := p.popReadLocked()
+			p.readLocked(o, &owes)
+			continue
+		}
+		if p.readableLocked() {
+			p.hireLocked(p.reads.waiting.head)
 		}
 		o := p.queue.pop()
 		p.turns.popped++
@@ -209,5 +327,31 @@ func (p *pool) worker() {
 			p.mu.Lock()
 		}
 		p.turns.end(inTurn, round)
+	}
+}
+
+// readLocked goes on with o, which is a read. The lock is released meanwhile.
+func (p *pool) readLocked(o *Op, owes *owed) {
+	r := o.read
+	o.read = read{}
+	o.to(Running)
+	p.mu.Unlock()
+	if owes.n > 0 && !r.ready() {
+		owes.pay()
+	}
+	answer := debt{port: o.req.Via()}
+	if o.Aborted() {
+		o.req.Step(Abort)
+	} else {
+		o.req.Step(Proceed)
+	}
+	now := time.Now()
+	owes.add(answer, now)
+	p.mu.Lock()
+	p.reads.readers--
+	if !p.mayOweReadsLocked(owes, now) {
+		p.mu.Unlock()
+		owes.pay()
+		p.mu.Lock()
 	}
 }

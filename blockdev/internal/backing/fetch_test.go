@@ -2,6 +2,7 @@ package backing
 
 import (
 	"os"
+	"slices"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -9,10 +10,10 @@ import (
 	"softiser/blockdev"
 )
 
-// A short read of data that is not in memory reads what it needs before the mapping is touched,
-// whose fault would read a window around it; a long one leaves it to the fault, and so does one
-// that goes on behind another. Of a hole nothing is read. What is known is not read again.
-func TestFetchedBeforeTheFault(t *testing.T) {
+// A short read of data that is not in memory reads what it needs and no more; a long one leaves it to
+// a fault, which reads a window around it, and so does one that goes on behind others. Of a hole
+// nothing is read. What is known or in memory is not read again.
+func TestBrought(t *testing.T) {
 	var calls []string
 	k := linux
 	k.pread = func(fd int, p []byte, off int64) (int, error) {
@@ -25,6 +26,16 @@ func TestFetchedBeforeTheFault(t *testing.T) {
 		}
 		return linux.madvise(p, advice)
 	}
+	inMemory := false
+	k.mincore = func(_, vec []byte) error {
+		for i := range vec {
+			vec[i] = 0
+			if inMemory {
+				vec[i] = 1
+			}
+		}
+		return nil
+	}
 	v, path := openFile(t, 4<<20, k, nil)
 	fd, err := unix.Open(path, unix.O_RDWR, 0)
 	if err != nil {
@@ -35,35 +46,32 @@ func TestFetchedBeforeTheFault(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, c := range []struct {
-		what   string
-		off    int64
-		n      int
-		pread  bool
-		faults bool
+		what string
+		off  int64
+		n    int
+		want []string
 	}{
-		{"4 KiB", 4096, 4096, true, true},
-		{"the same again", 4096, 4096, false, false},
-		{"512 bytes of another page", 65536 + 512, 512, true, true},
-		{"what follows", 65536 + 4096, 4096, false, true},
-		{"256 KiB", 256 << 10, 256 << 10, false, true},
-		{"a hole", 2 << 20, 4096, false, false},
-		{"where windows are narrow", 768 << 10, 4096, false, true},
+		{"4 KiB", 4096, 4096, []string{"pread"}},
+		{"the same again", 4096, 4096, nil},
+		{"512 bytes of another page", 65536 + 512, 512, []string{"pread"}},
+		{"what follows", 65536 + 4096, 4096, []string{"pread"}},
+		{"256 KiB", 256 << 10, 256 << 10, []string{"populate"}},
+		{"what follows so much", 512 << 10, 4096, []string{"populate"}},
+		{"a hole", 2 << 20, 4096, nil},
+		{"what is in memory", 768 << 10, 4096, nil},
 	} {
-		calls, v.wide = nil, c.what != "where windows are narrow"
+		calls, inMemory = nil, c.what == "what is in memory"
+		mode := blockdev.Wait
+		if inMemory {
+			mode = blockdev.NoWait
+		}
 		var l blockdev.Lease
-		if err := v.LeaseRead(&l, c.off, c.n, blockdev.Wait); err != nil {
+		if err := v.LeaseRead(&l, c.off, c.n, mode); err != nil {
 			t.Fatalf("%s: %v", c.what, err)
 		}
 		l.Release()
-		var want []string
-		if c.pread {
-			want = append(want, "pread")
-		}
-		if c.faults {
-			want = append(want, "populate")
-		}
-		if len(calls) != len(want) || len(want) > 0 && calls[0] != want[0] {
-			t.Errorf("%s: calls %v, want %v", c.what, calls, want)
+		if !slices.Equal(calls, c.want) {
+			t.Errorf("%s: calls %v, want %v", c.what, calls, c.want)
 		}
 	}
 }
@@ -72,12 +80,19 @@ func TestFetchedBeforeTheFault(t *testing.T) {
 // range is lent its holder does not wait for the pool, whose memory may be with those who wait for
 // the range.
 func TestReadThroughNeedsNoPool(t *testing.T) {
+	var v *Volume
 	k := linux
 	k.madvise = func(p []byte, advice int) error {
 		if advice == unix.MADV_POPULATE_READ || advice == unix.MADV_POPULATE_WRITE {
 			return unix.EINVAL
 		}
 		return linux.madvise(p, advice)
+	}
+	k.mincore = func(p, vec []byte) error {
+		if off := int64(cap(v.mem) - cap(p)); off < 1<<20 {
+			return cold(p, vec)
+		}
+		return linux.mincore(p, vec)
 	}
 	var read int
 	k.pread = func(fd int, p []byte, off int64) (int, error) {

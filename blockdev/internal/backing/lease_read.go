@@ -54,7 +54,10 @@ func (v *Volume) lend(l *blockdev.Lease, m blockdev.Mode) (bool, error) {
 		switch state {
 		case pageUnknown:
 			if m == blockdev.NoWait {
-				return false, nil
+				if !v.asks.worth() || !v.asks.was(v.known(off, n)) {
+					return false, nil
+				}
+				continue
 			}
 			// One look is enough: what it has found stays true as long as this lease
 			// keeps others out.
@@ -98,6 +101,9 @@ const holeAhead = 64 << 20
 // learnRun is learn for whole pages that are all unknown.
 func (m *mapped) learnRun(off, end int64) error {
 	for off < end {
+		if m.regions.full(off, end) {
+			return m.learnData(off, end-off)
+		}
 		// Pages behind the lease may be marked as a hole although others may be writing
 		// there: writers mark their pages as data afterwards, and that mark is never
 		// replaced by this one (see pages.set).
@@ -120,16 +126,21 @@ func (m *mapped) learnRun(off, end int64) error {
 		if hole {
 			m.pages.set(off, n, pageHole)
 		} else {
-			if err := m.fetch(off, n); err != nil {
+			if err := m.learnData(off, n); err != nil {
 				return err
 			}
-			if err := m.populateRead(off, n); err != nil {
-				return err
-			}
-			m.pages.set(off, n, pageData)
 		}
 		off += n
 	}
+	return nil
+}
+
+// learnData is learnRun for pages that hold data.
+func (m *mapped) learnData(off, n int64) error {
+	if err := m.bring(off, n); err != nil {
+		return err
+	}
+	m.pages.set(off, n, pageData)
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package backing
 
 import (
+	"errors"
 	"fmt"
 	"sync/atomic"
 
@@ -13,15 +14,16 @@ import (
 // mapped to, its length, and what is known of its pages. It claims no ranges and makes nothing
 // durable; its callers see to it that the file stays open (Volume.opMu, or a range that is lent).
 type mapped struct {
-	cfg   Config
-	sys   kernel
-	fd    int
-	mem   []byte // the mapping: the size now, and room to grow
-	page  int64
-	mask  int64 // block size - 1
-	pool  *blockdev.Pool
-	pages *pages
-	wide  bool // a fault reads a window that short reads do without, see readAhead
+	cfg     Config
+	sys     kernel
+	fd      int
+	mem     []byte // the mapping: the size now, and room to grow
+	page    int64
+	mask    int64 // block size - 1
+	pool    *blockdev.Pool
+	pages   *pages
+	regions *regions
+	asks    asks
 
 	size   atomic.Int64 // bytes; 0 when closed
 	closed atomic.Bool
@@ -50,6 +52,15 @@ func mapStore(fd int, size, page int64, readOnly bool) ([]byte, error) {
 		}
 	}
 	return nil, unix.ENOMEM
+}
+
+// unmap gives back the mapping and the tables about it.
+func (m *mapped) unmap() error {
+	err := errors.Join(unix.Munmap(m.mem), m.pages.close())
+	if m.regions != nil {
+		err = errors.Join(err, m.regions.close())
+	}
+	return err
 }
 
 // lock keeps the pages of [off, end) in memory from the moment they are first

@@ -7,32 +7,45 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fetchMax is how long a read may be that is fetched by pread, bytes.
-const fetchMax = 16 << 10
+const (
+	// fetchMax is how long a read may be that is fetched by pread, bytes.
+	fetchMax = 16 << 10
+	// streamRun is how much in front of a read has to be known for it to be taken for part of a
+	// stream, bytes.
+	streamRun = 64 << 10
+	// cachedMax is the longest range that a lease which may not wait asks the kernel about, bytes.
+	cachedMax = 1 << 20
+)
 
-// fetch has the file system read a short range as pread would, which is only what was asked for.
-// A fault on the mapping reads a window around the page, megabytes on some devices, until a
-// hundred of them have been in vain; where it is wide, the fault is to find the page there. Long
-// reads, and those that go on behind data that has been read, are served by that window.
-func (m *mapped) fetch(off, n int64) error {
-	if !m.wide || m.cfg.Volatile || n > fetchMax {
-		return nil
+// bring has whole pages of data in memory when it returns. A fault on the mapping reads a window
+// around the page, megabytes on some devices: that is for long reads, and for those that go on
+// behind others. A short one is read as pread does it, which is only what was asked for.
+func (m *mapped) bring(off, n int64) error {
+	if m.cfg.Volatile || n > fetchMax || m.stream(off) {
+		return m.populateRead(off, n)
 	}
-	if off > 0 {
-		if before, _ := m.pages.run(off-m.page, off); before != pageUnknown && before != pageHole {
-			return nil
-		}
-	}
-	n = min(n, m.size.Load()-off)
-	if n <= 0 {
-		return nil
-	}
-	scratch := fetched.Get().(*[fetchMax]byte)
-	defer fetched.Put(scratch)
-	return m.pread(scratch[:n], off)
+	return m.readThrough(off, n)
 }
 
-// fetched is room for what fetch and readThrough read, which nobody looks at. It is not the pool's:
+// stream reports whether a read at off goes on where others have been.
+func (m *mapped) stream(off int64) bool {
+	return off >= streamRun && m.pages.readable(off-streamRun, streamRun)
+}
+
+// known finds out whether the kernel has the pages of [off, off+n) in memory, which are unknown, and
+// notes it. It does not wait for storage. Of a file that the process may not write to, the kernel does
+// not tell. What a truncation has left of a large folio is still there behind the file's end.
+func (m *mapped) known(off, n int64) bool {
+	first := m.floor(off)
+	length := min(m.ceil(off+n), m.ceil(m.size.Load())) - first
+	if m.cfg.Info.ReadOnly || length > cachedMax || !m.cached(first, length) || m.truncated(off, n) != nil {
+		return false
+	}
+	m.pages.set(off, n, pageData)
+	return true
+}
+
+// fetched is room for what readThrough reads, which nobody looks at. It is not the pool's:
 // who has that may be waiting for the range that is lent meanwhile.
 var fetched = sync.Pool{New: func() any { return new([fetchMax]byte) }}
 

@@ -153,8 +153,13 @@ func (m *mapped) extent(off, end int64) (hole bool, n int64, err error) {
 	}
 	// The end of the file counts as a hole; pages are data to their end.
 	if next >= m.size.Load() {
-		next = end
+		next = max(end, (m.size.Load()+regionSize-1)&^(regionSize-1))
 	}
+	first := off &^ (regionSize - 1)
+	if hole, err := m.seek(first, unix.SEEK_HOLE); err != nil || hole < off {
+		first = off
+	}
+	m.regions.filled(first, next)
 	return false, min(next, end) - off, nil
 }
 

@@ -16,6 +16,7 @@ type kernel struct {
 	mincore   func(p []byte, vec []byte) error
 	msync     func(p []byte, flags int) error
 	fdatasync func(fd int) error
+	fadvise   func(fd int, off, n int64, advice int) error
 	fallocate func(fd int, mode uint32, off, n int64) error
 	ftruncate func(fd int, n int64) error
 	seek      func(fd int, off int64, whence int) (int64, error)
@@ -29,6 +30,7 @@ var linux = kernel{
 	mincore:   mincore,
 	msync:     unix.Msync,
 	fdatasync: unix.Fdatasync,
+	fadvise:   unix.Fadvise,
 	fallocate: unix.Fallocate,
 	ftruncate: unix.Ftruncate,
 	seek:      unix.Seek,

@@ -2,7 +2,7 @@
 // over a file descriptor that can be mapped.
 //
 //	LeaseRead   NoWait: page table → mapping, zero region, or ErrWouldBlock
-//	            Wait:   also SEEK_DATA, MADV_POPULATE_READ
+//	            Wait:   also SEEK_DATA, pread or MADV_POPULATE_READ
 //	LeaseWrite  NoWait: page table → mapping, or pool memory
 //	            Wait:   also MADV_POPULATE_WRITE, which reserves space
 //	ReadAt, WriteAt, staged commits   pread, pwritev on the descriptor
@@ -39,6 +39,7 @@ type Config struct {
 	Prealloc     bool // space is reserved, holes are not welcome
 	HolesKnown   bool // the store began as one hole and nobody else writes to it
 	SeekHoles    bool // SEEK_DATA and SEEK_HOLE work
+	Announces    bool // readahead is known to begin at once, and to read what it was asked for
 	HugePages    bool // ask for transparent huge pages
 	Lock         bool // keep what is in memory there (mlock)
 	Follow       bool // take the size from the store when it grows
@@ -67,8 +68,8 @@ type Config struct {
 // direct leases.
 const DefaultPatience = time.Second
 
-// Volume is an open volume. It implements blockdev.Device, Lender, Resizer, Eraser
-// and Mapped.
+// Volume is an open volume. It implements blockdev.Device, Lender, Resizer, Eraser,
+// Announcer and Mapped.
 type Volume struct {
 	mapped     // the store
 	durability // what has reached it for good
@@ -106,7 +107,6 @@ func open(cfg Config, sys kernel) (_ *Volume, err error) {
 			page: int64(unix.Getpagesize()),
 			pool: cfg.Pool,
 			mask: int64(cfg.Info.BlockSize - 1),
-			wide: readAhead(cfg.FD) >= wideWindow,
 		},
 		patience: cfg.Patience,
 	}
@@ -124,6 +124,10 @@ func open(cfg Config, sys kernel) (_ *Volume, err error) {
 		unix.Munmap(v.mem)
 		return nil, fmt.Errorf("blockdev: %s: %w", cfg.Path, err)
 	}
+	if v.regions, err = newRegions(int64(len(v.mem))); err != nil {
+		v.unmap()
+		return nil, fmt.Errorf("blockdev: %s: %w", cfg.Path, err)
+	}
 	// Hints only. A crash dump must not contain the volumes.
 	v.sys.madvise(v.mem, unix.MADV_DONTDUMP)
 	if cfg.HugePages {
@@ -131,15 +135,13 @@ func open(cfg Config, sys kernel) (_ *Volume, err error) {
 	}
 	if cfg.Lock {
 		if err := v.lock(0, cfg.Info.Size); err != nil {
-			v.pages.close()
-			unix.Munmap(v.mem)
+			v.unmap()
 			return nil, err
 		}
 	}
 	if cfg.Opened != nil {
 		if err := v.adopt(cfg.Opened); err != nil {
-			v.pages.close()
-			unix.Munmap(v.mem)
+			v.unmap()
 			return nil, err
 		}
 	} else if cfg.EpochDir != "" && cfg.Info.WriteCache && !cfg.Info.ReadOnly && !cfg.Volatile {
@@ -197,7 +199,7 @@ func (v *Volume) Close() error {
 	defer v.opMu.Unlock()
 	err := v.leave(size)
 	v.notRAM()
-	return errors.Join(err, unix.Munmap(v.mem), v.pages.close(), unix.Close(v.fd))
+	return errors.Join(err, v.unmap(), unix.Close(v.fd))
 }
 
 // begin starts an operation that uses the descriptor; on success v.opMu is to be

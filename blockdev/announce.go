@@ -1,0 +1,14 @@
+package blockdev
+
+// Announcer is a device that may be told what is going to be read: storage then works at all of
+// it while somebody waits for a part.
+type Announcer interface {
+	// Announces reports whether telling does something.
+	Announces() bool
+	// Announce has storage begin to read [off, off+n), of which no more than that is wanted. It
+	// waits for storage at most as long as it takes to hand that over. What goes wrong is left to
+	// the lease.
+	Announce(off int64, n int)
+	// InMemory reports whether LeaseRead of that range would not wait for storage.
+	InMemory(off int64, n int) bool
+}

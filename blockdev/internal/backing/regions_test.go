@@ -1,0 +1,95 @@
+package backing
+
+import (
+	"slices"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"softiser/blockdev"
+)
+
+func TestRegions(t *testing.T) {
+	r, err := newRegions(130*regionSize + 4096)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.close()
+	r.filled(4096, 2*regionSize+4096) // the second, and parts of two others
+	r.filled(50*regionSize, 130*regionSize)
+	r.filled(4096, regionSize+4096)
+	for _, c := range []struct {
+		off, end int64
+		full     bool
+	}{
+		{0, 4096, false},
+		{4096, 8192, false},
+		{regionSize, 2 * regionSize, true},
+		{2*regionSize - 4096, 2*regionSize + 4096, false},
+		{3 * regionSize, 3*regionSize + 4096, false},
+		{50 * regionSize, 130 * regionSize, true},
+		{49 * regionSize, 51 * regionSize, false},
+		{129 * regionSize, 130*regionSize + 4096, false},
+	} {
+		if got := r.full(c.off, c.end); got != c.full {
+			t.Errorf("[%d, %d) full: %v", c.off, c.end, got)
+		}
+	}
+}
+
+// Storage is told of what is read, and of nothing else: neither of holes, nor of what is known to be
+// in memory.
+func TestAnnounce(t *testing.T) {
+	type call struct{ off, n int64 }
+	var calls []call
+	k := linux
+	k.fadvise = func(_ int, off, n int64, advice int) error {
+		if advice != unix.FADV_WILLNEED {
+			t.Errorf("advice %d", advice)
+		}
+		calls = append(calls, call{off, n})
+		return unix.EIO // and nobody minds
+	}
+	const size = 2*regionSize + 8192
+	v, path := openFile(t, size, k, func(c *Config) { c.Announces = true })
+	fd, err := unix.Open(path, unix.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	if _, err := unix.Pwrite(fd, make([]byte, size-regionSize), regionSize); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		what string
+		off  int64
+		n    int
+		want []call
+	}{
+		{"data", regionSize + 8192, 4096, []call{{regionSize + 8192, 4096}}},
+		{"parts of pages", regionSize + 8192 + 512, 4096, []call{{regionSize + 8192, 8192}}},
+		{"a hole", 4096, 4096, nil},
+		{"beyond the end", size, 4096, nil},
+	} {
+		calls = nil
+		if v.Announce(c.off, c.n); !slices.Equal(calls, c.want) {
+			t.Errorf("%s: %v, want %v", c.what, calls, c.want)
+		}
+	}
+	var l blockdev.Lease
+	if err := v.LeaseRead(&l, regionSize, 4096, blockdev.Wait); err != nil {
+		t.Fatal(err)
+	}
+	l.Release()
+	calls = nil
+	if v.Announce(regionSize, 4096); len(calls) != 0 {
+		t.Errorf("what is known: %v", calls)
+	}
+	if err := v.Close(); err != nil {
+		t.Fatal(err)
+	}
+	calls = nil
+	if v.Announce(regionSize+8192, 4096); len(calls) != 0 {
+		t.Errorf("closed: %v", calls)
+	}
+}

@@ -1,0 +1,80 @@
+package volume
+
+import (
+	"runtime"
+	"time"
+
+	"softiser/blockdev"
+)
+
+// Short reads of what is not in memory go through a queue of their own where the device can be
+// told of them (blockdev.Announcer). Whoever of the workers comes first announces all that have
+// come, which has storage work at them; then as few workers as there are processors for wait
+// for one after the other, and answer those that are there together:
+//
+//	ToReader --> fresh --(announced)--> waiting --(its turn: lease)--> answered
+//
+// So it is the initiator's queue that the disk sees, with few threads that wait for it: a thread
+// in a system call keeps a processor of Go's scheduler until that is taken away from it, which
+// costs more than the read. If a read is stuck, those behind it get workers after readStuck.
+const (
+	shortRead    = 16 << 10 // bytes
+	announceMost = 32       // reads that are announced before somebody looks at them again
+	readStuck    = 5 * time.Millisecond
+)
+
+// read is a read of the medium that a command waits for.
+type read struct {
+	from blockdev.Announcer // nil: none
+	off  int64
+	n    int
+}
+
+// ready reports whether the read would not wait.
+func (r *read) ready() bool { return r.from.InMemory(r.off, r.n) }
+
+// reads are the short reads of a pool; pool.mu guards them.
+type reads struct {
+	fresh   opQueue // not announced
+	waiting opQueue // announced
+	called  bool    // a worker is to come for what is fresh
+	readers int     // workers that wait for one of them
+	usual   int     // readers that there are unless one is stuck
+	stuck   bool    // one is, and any worker may be a reader
+	taken   uint64  // reads that readers have taken
+	seen    uint64  // taken when the watch was set
+	watched bool
+	watch   *time.Timer // nil before it is needed
+}
+
+// init says how many readers there are.
+func (r *reads) init() { r.usual = max(runtime.GOMAXPROCS(0)/2, 1) }
+
+// announcer returns what d can be told; nil: nothing.
+func announcer(d blockdev.Device) blockdev.Announcer {
+	if a, ok := d.(blockdev.Announcer); ok && a.Announces() {
+		return a
+	}
+	return nil
+}
+
+// drop takes an aborted command out of the queue.
+func (r *reads) drop(o *Op) {
+	if !r.fresh.remove(o) {
+		r.waiting.remove(o)
+	}
+	o.read = read{}
+}
+
+// mostReadersLocked is how many workers may wait for a read now.
+func (p *pool) mostReadersLocked() int {
+	if p.reads.stuck {
+		return p.most
+	}
+	return min(p.reads.usual, p.most)
+}
+
+// readableLocked reports whether a worker may take a read.
+func (p *pool) readableLocked() bool {
+	return p.reads.waiting.head != nil && p.reads.readers < p.mostReadersLocked()
+}

@@ -1,0 +1,235 @@
+package volume
+
+import (
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"softiser/blockdev"
+)
+
+// told is a device that is told of reads, and has those in memory that are said to be.
+type told struct {
+	blockdev.Device
+	mu     sync.Mutex
+	events []int // 100+n: told of block n; n: the step of the command of block n; -n: its push
+	here   map[int]bool
+	hung   chan struct{} // when set, the announcement of block 1 waits for it
+}
+
+func (d *told) note(n int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.events = append(d.events, n)
+}
+
+// noted returns what has happened since it was called last.
+func (d *told) noted() []int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	e := d.events
+	d.events = nil
+	return e
+}
+
+func (d *told) Announces() bool { return true }
+
+func (d *told) Announce(off int64, _ int) {
+	if d.note(100 + int(off/512)); off == 512 && d.hung != nil {
+		<-d.hung
+	}
+}
+
+func (d *told) InMemory(off int64, _ int) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.here[int(off/512)]
+}
+
+// reading is a read of block n, whose step waits for its gate.
+type reading struct {
+	*req
+	d    *told
+	n    int
+	gate chan struct{}
+}
+
+func (r *reading) Via() Port { return pushReading{r.d, r.n} }
+
+type pushReading struct {
+	d *told
+	n int
+}
+
+func (p pushReading) Push() { p.d.note(-p.n) }
+
+// readers is a volume with so many workers, and one usual reader.
+type readers struct {
+	*bench
+	d *told
+}
+
+func newReaders(t *testing.T, workers int) *readers {
+	d := &told{Device: newDevice(t, "v"), here: map[int]bool{}}
+	r := &readers{serve(t, new(Registry), Config{Device: d, Workers: workers}, "v"), d}
+	r.v.pool.reads.usual = 1
+	return r
+}
+
+// start has a command queued by to.
+func (b *readers) start(n int, to func(*reading)) *reading {
+	b.t.Helper()
+	r := &reading{req: &req{v: b.v, steps: make(chan Cause, 1)}, d: b.d, n: n, gate: make(chan struct{})}
+	r.more = func(r2 *req) {
+		b.d.note(n)
+		<-r.gate
+		r2.Step(Proceed)
+	}
+	r.op.Init(r)
+	r.op.Cover(uint64(n), uint64(n)+1, HoldRead)
+	if !b.v.Admit(&r.op) {
+		b.t.Fatal("a request beside others has to wait")
+	}
+	to(r)
+	return r
+}
+
+func (b *readers) read(n int) *reading {
+	return b.start(n, func(r *reading) { b.v.ToReader(&r.op, int64(n)*512, 512) })
+}
+
+func (b *readers) expect(what string, want ...int) {
+	b.t.Helper()
+	synctest.Wait()
+	if got := b.d.noted(); !slices.Equal(got, want) {
+		b.t.Errorf("%s: %v, want %v", what, got, want)
+	}
+}
+
+// Reads are announced as they come, while one worker waits for the first of them; those that are in memory
+// when it looks are answered together, and before it waits again.
+func TestReadsAnnounced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newReaders(t, 16)
+		var all []*reading
+		for n := range 6 {
+			all = append(all, b.read(n+1))
+			if n == 0 {
+				b.expect("the first", 101, 1)
+			} else {
+				b.expect("another", 101+n)
+			}
+		}
+		for _, n := range []int{2, 3, 5} {
+			b.d.here[n] = true
+		}
+		for _, n := range []int{2, 3, 5, 6} {
+			close(all[n-1].gate)
+		}
+		close(all[0].gate)
+		b.expect("those that are there", 2, 3, -1, -2, -3, 4)
+		close(all[3].gate)
+		b.expect("the rest", 5, -4, -5, 6, -6)
+	})
+}
+
+// A read that is stuck holds the others up for a moment only, and an aborted one not at all.
+func TestReadStuck(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newReaders(t, 4)
+		var all []*reading
+		for n := range 5 {
+			all = append(all, b.read(n+1))
+			synctest.Wait()
+		}
+		b.expect("announced", 101, 1, 102, 103, 104, 105)
+		b.v.AbortWhere(func(o *Op) AbortReason {
+			if o == &all[1].op {
+				return AbortedByOwner
+			}
+			return NotAborted
+		}, nil)
+		b.expect("aborted", -2)
+		began := time.Now()
+		for _, n := range []int{2, 3, 4} {
+			close(all[n].gate)
+			<-all[n].steps
+		}
+		if took := time.Since(began); took > 2*readStuck {
+			t.Errorf("those behind a stuck read waited %v", took)
+		}
+		synctest.Wait()
+		b.d.noted()
+		other := b.read(6)
+		close(other.gate)
+		<-other.steps
+		if took := time.Since(began); took > 4*readStuck {
+			t.Errorf("one that came later waited until %v", took)
+		}
+		close(all[0].gate)
+		<-all[0].steps
+		synctest.Wait()
+		b.v.mu.Lock()
+		defer b.v.mu.Unlock()
+		if r := &b.v.pool.reads; r.readers != 0 || r.fresh.head != nil || r.waiting.head != nil {
+			t.Errorf("%d readers are left", r.readers)
+		}
+	})
+}
+
+// Where even an announcement is stuck, the reads that it was made for get workers as well.
+func TestAnnouncementStuck(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newReaders(t, 4)
+		b.d.hung = make(chan struct{})
+		queue := func(r *reading) {
+			r.op.read = read{b.v.announcer, int64(r.n) * 512, 512}
+			b.v.pool.enqueueLocked(&r.op)
+		}
+		b.d.here[2] = true
+		var all []*reading
+		for n := range 2 {
+			all = append(all, b.start(n+1, func(*reading) {}))
+			close(all[n].gate)
+		}
+		began := time.Now()
+		b.v.mu.Lock()
+		queue(all[0])
+		queue(all[1])
+		b.v.mu.Unlock()
+		<-all[0].steps
+		<-all[1].steps
+		if took := time.Since(began); took > 2*readStuck {
+			t.Errorf("both waited %v", took)
+		}
+		close(b.d.hung)
+	})
+}
+
+// What is no short read has its turn among reads without end, whatever the number of workers.
+func TestReadsAndOthers(t *testing.T) {
+	for _, workers := range []int{1, 4} {
+		synctest.Test(t, func(t *testing.T) {
+			b := newReaders(t, workers)
+			first := b.read(1)
+			synctest.Wait()
+			second, third := b.read(2), b.read(3)
+			other := b.start(50, func(r *reading) { b.v.ToWorker(&r.op) })
+			long := b.start(60, func(r *reading) { b.v.ToReader(&r.op, 0, shortRead+512) })
+			for _, r := range []*reading{second, third, other, long} {
+				close(r.gate)
+			}
+			close(first.gate)
+			for _, r := range []*reading{first, second, third, other, long} {
+				<-r.steps
+			}
+			synctest.Wait()
+			steps := slices.DeleteFunc(b.d.noted(), func(n int) bool { return n < 0 || n > 100 })
+			if i := slices.Index(steps, 50); workers == 1 && i > 2 {
+				t.Errorf("steps %v: the other command came last", steps)
+			}
+		})
+	}
+}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -55,6 +56,30 @@ func TestLimitsNameRows(t *testing.T) {
 	for row := range parseLimits(string(b)) {
 		if !slices.ContainsFunc(rows.All(), func(r rows.Row) bool { return r.ID == row }) {
 			t.Errorf("LIMITS.md explains a row %q, which does not exist", row)
+		}
+	}
+}
+
+// Every bound that LIMITS.md names is a contender, and every program in C that it links is there.
+func TestLimitsNameBounds(t *testing.T) {
+	b, err := os.ReadFile("LIMITS.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	bounds := map[string]bool{}
+	for _, r := range rows.All() {
+		for _, c := range r.Contenders {
+			bounds[c.Name] = true
+		}
+	}
+	for _, m := range quoted.FindAllStringSubmatch(string(b), -1) {
+		if name := m[1]; strings.HasPrefix(name, result.BoundPrefix) && !strings.Contains(name, "…") && !bounds[name] {
+			t.Errorf("LIMITS.md names %q, which no row has", name)
+		}
+	}
+	for _, m := range regexp.MustCompile(`\((internal/peers/c[^)]*)\)`).FindAllStringSubmatch(string(b), -1) {
+		if _, err := os.Stat(m[1]); err != nil {
+			t.Error(err)
 		}
 	}
 }

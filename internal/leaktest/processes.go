@@ -40,7 +40,7 @@ func Processes() Option {
 	}
 }
 
-// startGuard starts the guard of what is marked; end has it do its work, and waits for that.
+// startGuard starts the guard of what is marked; end has it do its work, for which nobody waits.
 func startGuard(mark string) (end func(), err error) {
 	exe, err := os.Executable()
 	if err != nil {
@@ -58,11 +58,12 @@ func startGuard(mark string) (end func(), err error) {
 	if err := guard.Start(); err != nil {
 		return nil, err
 	}
-	return func() {
-		in.Close()
-		_ = guard.Wait() // it kills, and knows no errors
-	}, nil
+	return func() { in.Close() }, nil
 }
+
+// quietFor is how long the guard looks on when it finds nothing any more: a process that is about to become
+// another program has no environment for a moment.
+const quietFor = 5 * time.Second
 
 // init is the guard, in the process that is one.
 func init() {
@@ -72,13 +73,10 @@ func init() {
 	}
 	signal.Ignore(os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	_, _ = io.Copy(io.Discard, os.Stdin) // until the other end has gone
-	for end := time.Now().Add(grace); time.Now().Before(end); time.Sleep(time.Millisecond) {
-		all := marked(mark)
-		for _, pid := range all {
+	for quiet := time.Now(); time.Since(quiet) < quietFor; time.Sleep(10 * time.Millisecond) {
+		for _, pid := range marked(mark) {
+			quiet = time.Now()
 			_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended
-		}
-		if len(all) == 0 {
-			break
 		}
 	}
 	os.Exit(0)

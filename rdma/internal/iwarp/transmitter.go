@@ -3,8 +3,10 @@ package iwarp
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
+	"unsafe"
 
 	"softiser/internal/sockio"
 	"softiser/rdma/internal/mem"
@@ -26,7 +28,7 @@ import (
 // of the queue pair, which waits in the poller.
 const (
 	roundBytes  = 512 << 10 // payload after which a round is closed
-	roundCRC    = 192 << 10 // and with CRC: four FPDUs, still in the cache when the kernel copies them
+	roundRead   = 192 << 10 // and where it has been read for the CRC or for the cache: four FPDUs, still there when the kernel copies them
 	hdrRing     = 16 << 10  // headers, trailers and small payloads of one round
 	copyMax     = 256       // payloads up to this are copied next to their header: cheaper than a piece of their own
 	hdrRoom     = wire.MaxHdr + copyMax + 3 + wire.CRCLen
@@ -65,8 +67,10 @@ type transmitter struct {
 	off   uint64       // stream offset behind what has been built
 
 	crc         bool
-	round       int // roundBytes or roundCRC
-	maxTagged   int // payload of a full segment
+	round       int    // roundBytes or roundRead, of the round that is being built
+	byRefs      bool   // Sends and Writes of this round may go by reference
+	lately      lately // where payload has been sent from
+	maxTagged   int    // payload of a full segment
 	maxUntagged int
 
 	cur    txMsg
@@ -93,10 +97,7 @@ type txRef struct {
 
 // init makes the transmitter of a connection with FPDUs of up to fpdu bytes.
 func (t *transmitter) init(crc bool, fpdu int) {
-	t.crc, t.round = crc, roundBytes
-	if crc {
-		t.round = roundCRC
-	}
+	t.crc = crc
 	t.maxTagged = (fpdu - wire.LenField - wire.TaggedLen - wire.CRCLen) &^ 3
 	if t.maxTagged >= 2*directMin {
 		t.maxTagged &^= directMin - 1 // whole pages, as most buffers are
@@ -131,6 +132,28 @@ type txMsg struct {
 	gen    uint64      // of src, when cur was set
 	srcTag uint32
 	srcTO  uint64
+	load   bool // it is to be read before the kernel copies it, see lately
+}
+
+// loadMin is how long a message is at least that is read before the kernel copies it.
+const loadMin = 16 << 10
+
+// lately is where the last long messages began that have been sent. Memory that is sent again
+// soon is still in a cache, and what is in a cache the kernel copies as fast as it can be read.
+type lately struct {
+	at   [8]uintptr
+	next int
+}
+
+// again reports whether a message from where c stands has been sent lately, and enters it.
+func (l *lately) again(c mem.Cursor) bool {
+	at := uintptr(unsafe.Pointer(unsafe.SliceData(c.Next(1))))
+	if slices.Contains(l.at[:], at) {
+		return true
+	}
+	l.at[l.next] = at
+	l.next = (l.next + 1) % len(l.at)
+	return false
 }
 
 type txResult uint8

@@ -19,9 +19,9 @@ var (
 	errLKey  = errors.New("rdma: an SGE lies outside the memory region of its key")
 )
 
-// buildRound fills tx.iov. Memory is touched here only by the CRC and by the copy
-// of small payloads; if that faults (a truncated mapping), the connection ends
-// instead of the process.
+// buildRound fills tx.iov. Memory is touched here by the CRC, by the copy of small
+// payloads, and so that it is in the cache when the kernel copies it; if that faults
+// (a truncated mapping), the connection ends instead of the process.
 //
 // Preconditions: the caller is the transmitter and holds io; tx.iov is empty.
 func (t *transmitter) buildRound() {
@@ -42,6 +42,9 @@ func (t *transmitter) buildRound() {
 	t.soon = true
 	t.refs, t.gone, t.sent = t.refs[:0], 0, 0
 	t.known = 0
+	if t.round = roundBytes; t.crc {
+		t.round = roundRead
+	}
 	t.fetch()
 	for t.reason == nil && t.bytes < t.round && len(t.hdr)+hdrRoom <= cap(t.hdr) && len(t.vec)+3 <= cap(t.vec) {
 		if !t.cur.active && !t.follow() && !t.next() {
@@ -65,6 +68,7 @@ func (t *transmitter) fetch() {
 	var at [maxFetch]*byte
 	bytes, n := t.bytes, 0
 	qp.Mu.Lock()
+	t.byRefs = qp.zc.used && !qp.zc.off
 	for i := q.Next; i != q.Tail && bytes < t.round && n < len(at); i++ {
 		e := q.At(i)
 		if bytes += int(e.Length); e.Op == verbs.OpWrite && e.Length >= directMin {
@@ -414,11 +418,22 @@ func (t *transmitter) payload(start, n int, c *mem.Cursor) {
 			crc = wire.CRC(0, t.hdr[start:])
 		}
 		t.piece(start)
+		m := &t.cur
+		if m.off == 0 {
+			byRef := t.byRefs && !m.resp // see zerocopy.write
+			m.load = !t.crc && !byRef && m.length >= loadMin && !t.lately.again(*c)
+		}
+		if m.load {
+			t.round = roundRead
+		}
 		for left := n; left > 0; {
 			p := c.Next(left)
-			if t.crc {
+			switch {
+			case t.crc:
 				crc = wire.CRC(crc, p) // reads all of it, so that it is resident
-			} else {
+			case m.load:
+				resident.Load(p) // likewise
+			default:
 				t.soon = t.soon && resident.Holds(p)
 			}
 			t.vec = t.vec[:len(t.vec)+1]

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"unsafe"
 
+	"golang.org/x/sys/unix"
+
 	"softiser/rdma/internal/mem"
 	"softiser/rdma/internal/verbs"
 	"softiser/rdma/internal/wire"
@@ -51,5 +53,102 @@ func TestTurnsOfARound(t *testing.T) {
 	const resp, write = wire.ReadResponse, wire.Write
 	if want := []wire.Opcode{resp, write, resp, write, resp, write, write, write, write}; !slices.Equal(got, want) {
 		t.Errorf("messages of the round: %v, want %v", got, want)
+	}
+}
+
+// A round is as much as stays in the cache between the pass over it, which is the CRC's or only
+// for that, and the kernel's copy; more where there is none: where the kernel does not copy, which
+// is never of what the peer reads, and of what has been sent lately.
+func TestRoundsFitTheCache(t *testing.T) {
+	for _, c := range []struct {
+		name                       string
+		crc, byRef, copies, answer bool
+		first, again               int
+	}{
+		{name: "with CRC", crc: true, first: roundRead, again: roundRead},
+		{name: "without", first: roundRead, again: roundBytes},
+		{name: "by reference", byRef: true, first: roundBytes, again: roundBytes},
+		{name: "by reference, which the kernel has copied", byRef: true, copies: true, first: roundRead, again: roundBytes},
+		{name: "an answer", byRef: true, answer: true, first: roundRead, again: roundBytes},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := newRig(t, c.crc)
+			qp, tx := r.qp, &r.qp.tx
+			tx.allowed = true
+			qp.zc.used, qp.zc.off = c.byRef, c.copies
+			data := make([]byte, 2*roundBytes)
+			w, stag, base := r.window(data, mem.RemoteRead)
+			defer w.close()
+			qp.reads.irq = make([]irqEntry, 1)
+			for _, want := range []int{c.first, c.again} {
+				qp.Mu.Lock()
+				if c.answer {
+					qp.reads.irq[0] = irqEntry{size: uint32(len(data)), sinkSTag: 1, srcSTag: stag, srcTO: base}
+					qp.reads.irqTail++
+				} else {
+					e, err := qp.PostLocked(0, verbs.OpWrite)
+					if err != nil {
+						t.Fatal(err)
+					}
+					e.Remote, e.Length = verbs.RemoteAddr{STag: 9}, uint32(len(data))
+					e.Add(data, mem.LocalKey)
+				}
+				qp.Mu.Unlock()
+				tx.io.Lock()
+				for first := true; first || tx.cur.active; first = false {
+					tx.buildRound()
+					if tx.reason != nil {
+						t.Fatal(tx.reason)
+					}
+					if n := tx.bytes; first && (n < want || n >= want+64<<10) {
+						t.Errorf("a round of %d bytes, want one that ends with the FPDU that reaches %d", n, want)
+					}
+					tx.taken(tx.bytes)
+				}
+				tx.io.Unlock()
+			}
+		})
+	}
+}
+
+// Memory that cannot be read ends the message in front of the FPDU that it belongs to, with and
+// without CRC: no header goes out whose payload does not follow.
+func TestRoundOfMemoryThatIsGone(t *testing.T) {
+	const size, good = 256 << 10, 128 << 10
+	data, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Munmap(data)
+	if err := unix.Mprotect(data[good:], unix.PROT_NONE); err != nil {
+		t.Fatal(err)
+	}
+	for _, crc := range rigModes {
+		r := newRig(t, crc)
+		qp, tx := r.qp, &r.qp.tx
+		tx.allowed = true
+		qp.Mu.Lock()
+		e, err := qp.PostLocked(0, verbs.OpWrite)
+		if err != nil {
+			t.Fatal(err)
+		}
+		e.Remote, e.Length = verbs.RemoteAddr{STag: 9}, size
+		e.Add(data, mem.LocalKey)
+		qp.Mu.Unlock()
+		tx.io.Lock()
+		tx.buildRound()
+		if tx.reason != errTouch {
+			t.Errorf("CRC %v: the round ends by %v", crc, tx.reason)
+		}
+		n := 0
+		for _, v := range tx.iov {
+			n += int(v.Len)
+		}
+		fpdu := wire.FPDULen(wire.TaggedLen + tx.maxTagged)
+		if want := good / tx.maxTagged * fpdu; n != want || n != tx.bytes {
+			t.Errorf("CRC %v: %d bytes are to go, of %d built, want %d: the FPDUs that can be read", crc, n, tx.bytes, want)
+		}
+		tx.taken(tx.bytes)
+		tx.io.Unlock()
 	}
 }

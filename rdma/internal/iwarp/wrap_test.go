@@ -147,13 +147,13 @@ func TestSameKeyAgain(t *testing.T) {
 func TestSameKeyAgainSending(t *testing.T) {
 	r := newRig(t, false)
 	qp := r.qp
-	w, stag, base := r.window(make([]byte, 200000), mem.RemoteRead|mem.ZeroBased)
+	const size = 3 * roundBytes
+	w, stag, base := r.window(make([]byte, size), mem.RemoteRead|mem.ZeroBased)
 	defer w.close()
 	qp.tx.allowed, qp.reads.irq = true, make([]irqEntry, 1)
-	qp.reads.irq[0] = irqEntry{size: 200000, sinkSTag: 1, srcSTag: stag, srcTO: base}
+	qp.reads.irq[0] = irqEntry{size: size, sinkSTag: 1, srcSTag: stag, srcTO: base}
 	qp.reads.irqTail = 1
 	t0 := &qp.tx
-	t0.round = 60000 // one segment
 	build := func() {
 		qp.tx.io.Lock()
 		defer qp.tx.io.Unlock()
@@ -165,7 +165,7 @@ func TestSameKeyAgainSending(t *testing.T) {
 		t.Fatal("the Response has not begun")
 	}
 	w.r.Revoke()
-	w.r.OpenKey(&qp.Mem, [][]byte{make([]byte, 4096), make([]byte, 196000)}, mem.RemoteRead|mem.ZeroBased, uint8(stag))
+	w.r.OpenKey(&qp.Mem, [][]byte{make([]byte, 4096), make([]byte, size-4096)}, mem.RemoteRead|mem.ZeroBased, uint8(stag))
 	build()
 	if t0.reason != nil {
 		t.Fatal(t0.reason)

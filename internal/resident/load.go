@@ -5,8 +5,7 @@ const line = 64
 
 // Load reads a byte of each line of p, so that p is in the cache when the kernel copies it.
 // The kernel's copy is one instruction, which waits for memory that is in no cache; loads in a
-// row are under way side by side, and the processor's own prefetcher runs ahead of them. Asking
-// (Fetch) for a whole payload does not help: more than a few requests at once are dropped (ADR 18).
+// row are under way side by side. Asking for all lines of a payload does not help (ADR 18).
 // Reading memory that has gone is a fault: the caller is prepared for it.
 //
 //go:noinline

@@ -131,13 +131,13 @@ func zeroesLimit(g *geometry, _ *conn) int64 {
 }
 
 func buildRead(r *request, t *task, p part) {
-	t.cdbLen = len(spc.AppendRead(t.cdb[:0], p.lba, p.blocks, false))
+	t.cdbLen = uint8(len(spc.AppendRead(t.cdb[:0], p.lba, p.blocks, false)))
 	t.inLen = uint32(t.n)
 	t.segs = r.Part(t.segs, t.off, t.n)
 }
 
 func buildWrite(r *request, t *task, p part) {
-	t.cdbLen = len(spc.AppendWrite(t.cdb[:0], p.lba, p.blocks, r.FUA && r.geo.fua))
+	t.cdbLen = uint8(len(spc.AppendWrite(t.cdb[:0], p.lba, p.blocks, r.FUA && r.geo.fua)))
 	t.outLen = uint32(t.n)
 	t.segs = r.Part(t.segs, t.off, t.n)
 }
@@ -148,7 +148,7 @@ func buildFlush(r *request, t *task, p part) {
 	if r.Len > 0 && p.bs > 0 && r.Len/p.bs <= 1<<32-1 {
 		first, last = r.Off/p.bs, (r.Off+r.Len+p.bs-1)/p.bs
 	}
-	t.cdbLen = len(spc.AppendSyncCache(t.cdb[:0], uint64(first), uint32(last-first), false))
+	t.cdbLen = uint8(len(spc.AppendSyncCache(t.cdb[:0], uint64(first), uint32(last-first), false)))
 }
 
 func buildDiscard(r *request, t *task, p part) {
@@ -157,7 +157,7 @@ func buildDiscard(r *request, t *task, p part) {
 		return
 	}
 	list := spc.AppendUnmapList(t.param[:0], []spc.Range{{LBA: p.lba, Blocks: p.blocks}})
-	t.cdbLen = len(spc.AppendUnmap(t.cdb[:0], uint16(len(list))))
+	t.cdbLen = uint8(len(spc.AppendUnmap(t.cdb[:0], uint16(len(list)))))
 	t.outLen = uint32(len(list))
 	t.segs = append(t.segs, list)
 }
@@ -171,7 +171,7 @@ func buildZeroes(r *request, t *task, p part) {
 		t.sameZeroes(p, flags)
 		return
 	}
-	t.cdbLen = len(spc.AppendWrite(t.cdb[:0], p.lba, p.blocks, r.FUA && r.geo.fua))
+	t.cdbLen = uint8(len(spc.AppendWrite(t.cdb[:0], p.lba, p.blocks, r.FUA && r.geo.fua)))
 	t.outLen = uint32(t.n)
 	for n := t.n; n > 0; n -= int64(len(zeroes)) {
 		t.segs = append(t.segs, zeroes[:min(n, int64(len(zeroes)))])
@@ -180,24 +180,24 @@ func buildZeroes(r *request, t *task, p part) {
 
 // sameZeroes makes t a WRITE SAME of zeroes.
 func (t *task) sameZeroes(p part, flags byte) {
-	t.cdbLen = len(spc.AppendWriteSame16(t.cdb[:0], p.lba, p.blocks, flags))
+	t.cdbLen = uint8(len(spc.AppendWriteSame16(t.cdb[:0], p.lba, p.blocks, flags)))
 	t.outLen = uint32(p.bs)
 	t.segs = append(t.segs, zeroes[:p.bs])
 }
 
 func buildVerify(_ *request, t *task, p part) {
-	t.cdbLen = len(spc.AppendVerify(t.cdb[:0], p.lba, p.blocks, 0))
+	t.cdbLen = uint8(len(spc.AppendVerify(t.cdb[:0], p.lba, p.blocks, 0)))
 }
 
 func buildCompareAndWrite(r *request, t *task, p part) {
 	blocks := uint8(int64(len(r.Buf)) / 2 / p.bs)
-	t.cdbLen = len(spc.AppendCompareAndWrite(t.cdb[:0], p.lba, blocks, r.FUA && r.geo.fua))
+	t.cdbLen = uint8(len(spc.AppendCompareAndWrite(t.cdb[:0], p.lba, blocks, r.FUA && r.geo.fua)))
 	t.outLen = uint32(len(r.Buf))
 	t.segs = append(t.segs, r.Buf)
 }
 
 func buildCDB(r *request, t *task, _ part) {
-	t.cdbLen = copy(t.cdb[:], r.CDB)
+	t.cdbLen = uint8(copy(t.cdb[:], r.CDB))
 	t.ahs = iscsi.AppendExtendedCDB(nil, r.CDB) // nothing for 16 bytes
 	if len(r.Buf) == 0 {
 		return

@@ -85,7 +85,7 @@ func (r *request) carve(t *task, c *conn) {
 	r.issued += t.n
 	t.segs = t.segs[:0]
 	if r.flush == flushNow {
-		t.cdbLen = len(spc.AppendSyncCache(t.cdb[:0], 0, 0, false))
+		t.cdbLen = uint8(len(spc.AppendSyncCache(t.cdb[:0], 0, 0, false)))
 	} else {
 		p := part{bs: int64(r.geo.info.BlockSize)}
 		if p.bs > 0 {

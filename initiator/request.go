@@ -33,20 +33,20 @@ type request struct {
 	lun    *LUN
 	geo    *geometry
 	sess   *Session
-	node   list.Node[request] // in a reqQueue
-	next   *request           // chain of outbox
+	next   *request // chain of outbox
+	total  int64    // bytes to cover, by data or by address range
+	issued int64    // of these: handed to commands
+	parts  int32    // commands under way
 	state  reqState
-	total  int64 // bytes to cover, by data or by address range
-	issued int64 // of these: handed to commands
-	parts  int32 // commands under way
 	flush  flushState
-	redone uint8         // times that the data was sent again because of a reset before its flush
-	resets uint32        // the session's, when the data was queued
-	joined uint32        // the look at the LUN during which it came; 0: during none
-	sync   blockio.Flush // OpFlush, flushNow: what it covers
-	cancel error         // why no further command is started, and what Err becomes
-	ctl    bool          // runs ahead of the queue, in the session's reserved slots
-	once   bool          // no retry of any kind: the sense goes to the caller
+	redone uint8              // times that the data was sent again because of a reset before its flush
+	ctl    bool               // runs ahead of the queue, in the session's reserved slots
+	once   bool               // no retry of any kind: the sense goes to the caller
+	resets uint32             // the session's, when the data was queued
+	joined uint32             // the look at the LUN during which it came; 0: during none
+	cancel error              // why no further command is started, and what Err becomes
+	node   list.Node[request] // in a reqQueue
+	sync   blockio.Flush      // OpFlush, flushNow: what it covers
 }
 
 // stateOf returns what is kept of r. A copy of a Request that was used before gets its own.

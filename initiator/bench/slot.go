@@ -8,22 +8,21 @@ import (
 
 // slot is one place in the queue.
 type slot struct {
-	req  blockio.Request
-	c    *clone
-	lun  LUN
-	buf  []byte
-	next *slot
-
-	d        dir
+	c        *clone
+	next     *slot
+	lun      LUN
+	buf      []byte
 	ext      extent
+	d        dir
 	held     bool          // ext waits to be submitted
-	ask      chan *Stats   // a slot that carries no operation: who wants to know the results
 	gated    bool          // parked until the clone's flow goes on
 	inFlight bool          // the request has been submitted and not accounted
-	due      time.Duration // while parked
 	start    time.Duration // when the slot began to prepare its operation
 	issue    time.Duration // when it was handed to the session
 	end      time.Duration // when Done was called
+	ask      chan *Stats   // a slot that carries no operation: who wants to know the results
+	req      blockio.Request
+	due      time.Duration // while parked
 }
 
 // slotList is a queue of slots.

@@ -21,25 +21,24 @@ const (
 // and reuses it: nothing is allocated per operation. From Submit until Done is
 // called, the Request and the memory in Buf and Segs belong to the volume.
 type Request struct {
-	Op   Op
-	Off  int64    // bytes; a multiple of the block size
-	Len  int64    // bytes, for operations without data
-	Buf  []byte   // data; where the wire is RDMA, the target reads or writes it directly
-	Segs [][]byte // instead of Buf: scattered data
-	FUA  bool     // writes, zeroes and discards: durable before Done
+	// What every operation uses comes first, in three lines of the cache.
+	Op  Op
+	FUA bool // writes, zeroes and discards: durable before Done
 	// MayUnmap lets OpWriteZeroes deallocate where the target then reads zeroes.
 	MayUnmap bool
 	// NoData has OpWriteZeroes fail with blockdev.ErrNotSupported where it would
 	// have to send the zeroes.
 	NoData bool
+	DataIn bool // OpCDB: Buf is filled by the target
 
-	CDB     []byte // OpCDB, 6 to 260 bytes; sense and unit attentions go to the caller
-	DataIn  bool   // OpCDB: Buf is filled by the target
-	SQE     []byte // OpSQE, 64 bytes: the submission queue entry, whose identifiers and data pointer are the volume's
-	User    any    // the caller's
-	UserTag uint64 // the caller's
+	Status byte // result, valid in Done as those below: SCSI status
+	Sent   bool // result: something of it was given to the wire: the target may have carried it out
 
-	Flusher *Flusher // OpFlush: who asks, where the volume has several users
+	Off  int64    // bytes; a multiple of the block size
+	Len  int64    // bytes, for operations without data
+	Buf  []byte   // data; where the wire is RDMA, the target reads or writes it directly
+	Segs [][]byte // instead of Buf: scattered data
+	User any      // the caller's
 
 	// Done is called exactly once, on a goroutine of the volume's or within Submit; it
 	// must not block, and may call Submit.
@@ -48,12 +47,15 @@ type Request struct {
 	// Results, valid in Done.
 	Err      error // nil, ErrOutcomeUnknown, ErrSessionLost, an error of the wire's, …
 	Residual int64 // bytes not transferred
-	Status   byte  // SCSI status
-	Sent     bool  // something of it was given to the wire: the target may have carried it out
 
 	// Driver is what the volume keeps of the request, so that the next use of it
 	// allocates nothing. Set keeps it; its owner checks that it is this Request's.
 	Driver any
+
+	CDB     []byte   // OpCDB, 6 to 260 bytes; sense and unit attentions go to the caller
+	SQE     []byte   // OpSQE, 64 bytes: the submission queue entry, whose identifiers and data pointer are the volume's
+	UserTag uint64   // the caller's
+	Flusher *Flusher // OpFlush: who asks, where the volume has several users
 }
 
 // Set makes r the operation that to describes, and keeps what makes the next use of r

@@ -48,7 +48,7 @@ type blockState uint8
 const (
 	blockUnknown blockState = iota // nobody has waited so yet
 	blockInRead                    // in the receiver's first read
-	blockBefore                    // before it: it reads to memory that others may want back meanwhile
+	blockBefore                    // before it: it only looks, or the scheduler is told of it
 	blockNever                     // the socket cannot wait
 )
 
@@ -67,9 +67,13 @@ type InCall struct {
 // something.
 func NewInCall(fd int, sends *atomic.Uint64) *InCall { return &InCall{fd: fd, sends: sends} }
 
-// Flags are those of a read into memory that is the reader's own. Of the one that may wait
+// Flags are those of a read that the scheduler is not told of. Of the one that may wait
 // they are 0; when that has been interrupted it has come back in vain (Waited) and is not
 // repeated.
+//
+// It may read to memory that others want back, which the reader holds meanwhile: with one
+// processor nobody else runs before the wait is over, and should there be another one since,
+// they wait for blockMax at most.
 func (c *InCall) Flags() uintptr {
 	if !c.wait {
 		return unix.MSG_DONTWAIT

@@ -54,15 +54,11 @@ func (q *Inq) Enable(rc syscall.RawConn, fd int) {
 // Known reports whether the socket can tell.
 func (q *Inq) Known() bool { return q.rc != nil }
 
-// Recv is recvmsg into v with h, which belongs to the reader, without blocking. empty:
+// Recv is recvmsg into v with h, which belongs to the reader, and with flags. empty:
 // neither data nor the end of the stream is left in the socket. soon: the memory is
 // resident, so that the Go scheduler need not be told of the call.
 // Preconditions: Known.
-func (q *Inq) Recv(fd int, h *unix.Msghdr, v []unix.Iovec, soon bool) (n int, empty bool, e syscall.Errno) {
-	return q.recv(fd, h, v, soon, unix.MSG_DONTWAIT)
-}
-
-func (q *Inq) recv(fd int, h *unix.Msghdr, v []unix.Iovec, soon bool, flags uintptr) (n int, empty bool, e syscall.Errno) {
+func (q *Inq) Recv(fd int, h *unix.Msghdr, v []unix.Iovec, soon bool, flags uintptr) (n int, empty bool, e syscall.Errno) {
 	h.Iov, h.Iovlen = unsafe.SliceData(v), uint64(len(v))
 	h.Control, h.Controllen = &q.ctl[0], uint64(len(q.ctl))
 	var r uintptr
@@ -78,10 +74,10 @@ func (q *Inq) recv(fd int, h *unix.Msghdr, v []unix.Iovec, soon bool, flags uint
 	return n, empty, e
 }
 
-// Recv1 is Recv into p, soon, with flags of recvmsg.
+// Recv1 is Recv into p, soon.
 func (q *Inq) Recv1(fd int, h *unix.Msghdr, p []byte, flags uintptr) (n int, empty bool, e syscall.Errno) {
 	q.one = unix.Iovec{Base: unsafe.SliceData(p), Len: uint64(len(p))}
-	n, empty, e = q.recv(fd, h, unsafe.Slice(&q.one, 1), true, flags)
+	n, empty, e = q.Recv(fd, h, unsafe.Slice(&q.one, 1), true, flags)
 	q.one.Base = nil
 	return n, empty, e
 }

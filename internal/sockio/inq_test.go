@@ -219,7 +219,7 @@ func TestBytesLeft(t *testing.T) {
 			v[j].Base = &p[2*j]
 			v[j].SetLen(2)
 		}
-		if n, empty, errno := e.inq.Recv(e.fd, &e.h, v, i%2 == 0); n != 4 || empty || errno != 0 || string(p) != "abcd" {
+		if n, empty, errno := e.inq.Recv(e.fd, &e.h, v, i%2 == 0, unix.MSG_DONTWAIT); n != 4 || empty || errno != 0 || string(p) != "abcd" {
 			t.Fatal(n, empty, errno, string(p))
 		}
 		if n, empty, errno := e.recv(p); n != 2 || !empty || errno != 0 {

@@ -94,8 +94,8 @@ func (c *Conn) send(v []Vec, flags int, soon bool) (int, error) {
 	}
 }
 
-// Readv receives into v in one non-blocking call. 0 bytes without an error is the
-// end of the stream. For soon see msgCall.
+// Readv receives into v in one call, which does not block unless it may wait (blocking.go).
+// 0 bytes without an error is the end of the stream. For soon see msgCall.
 func (c *Conn) Readv(v []Vec, soon bool) (int, error) {
 	n, err := c.readv(v, soon)
 	if t := tapping.Load(); t != nil {
@@ -115,10 +115,14 @@ func (c *Conn) readv(v []Vec, soon bool) (int, error) {
 	}
 	c.rx.Iov = unsafe.SliceData(v)
 	c.rx.Iovlen = uint64(len(v))
+	flags := c.readvFlags(soon)
 	for {
-		n, e := msgCall(unix.SYS_RECVMSG, c.fd, &c.rx, unix.MSG_DONTWAIT, soon)
-		if e == unix.EINTR {
+		n, e := msgCall(unix.SYS_RECVMSG, c.fd, &c.rx, int(flags), soon)
+		if e == unix.EINTR && !c.call.waited {
 			continue
+		}
+		if e == unix.EINTR {
+			e = unix.EAGAIN
 		}
 		c.rx.Iov = nil
 		if e != 0 {
@@ -128,6 +132,15 @@ func (c *Conn) readv(v []Vec, soon bool) (int, error) {
 		c.arrived(int(n))
 		return int(n), nil
 	}
+}
+
+// readvFlags are those of a Readv. One that the scheduler is told of does not wait: it would
+// lose its processor.
+func (c *Conn) readvFlags(soon bool) uintptr {
+	if soon {
+		return c.call.Flags()
+	}
+	return unix.MSG_DONTWAIT
 }
 
 // arrived notes that n bytes have come.
@@ -168,7 +181,7 @@ func (c *Conn) readAsk(v []Vec, p []byte, soon bool) (n int, err error) {
 		if p != nil {
 			n, c.drained, e = c.inq.Recv1(c.fd, &c.rx, p, c.call.Flags())
 		} else {
-			n, c.drained, e = c.inq.Recv(c.fd, &c.rx, v, soon)
+			n, c.drained, e = c.inq.Recv(c.fd, &c.rx, v, soon, c.readvFlags(soon))
 		}
 		switch e {
 		case 0:

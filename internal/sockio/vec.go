@@ -106,6 +106,7 @@ func (c *Conn) Readv(v []Vec, soon bool) (int, error) {
 	return n, err
 }
 
+// readv is Readv without the tap.
 func (c *Conn) readv(v []Vec, soon bool) (int, error) {
 	if c.ask {
 		return c.readAsk(v, nil, soon)

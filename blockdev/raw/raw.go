@@ -77,6 +77,7 @@ func open(cfg Config) (*Device, error) {
 		WriteThrough: cfg.WriteThrough,
 		Follow:       follow,
 		Announces:    true,
+		BlockDevice:  true,
 		Lock:         cfg.Lock,
 		EpochDir:     cfg.EpochDir,
 		Opened:       cfg.Opened,

@@ -34,7 +34,8 @@ RDMA over iWARP): the other ends see a pause. What does not go over is printed; 
 restart.
 
 If the new process cannot take over (it does not start, does not know the running version,
-or its configuration does not go with what is open) the running one goes on as if nothing
+or its configuration does not go with what is open: other portals, volumes that are not as
+they are served, another admin.state_dir) the running one goes on as if nothing
 had happened, and the error says why. SIGUSR2 does the same, and so does
 iser-target serve --takeover, with the other options as the running process has them.`,
 		Example: `  iser-target upgrade

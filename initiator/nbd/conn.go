@@ -15,7 +15,7 @@ import (
 
 // conn is the transmission phase of one connection.
 //
-// The receive goroutine owns rd and batch. Everything else is shared between it,
+// The receive goroutine owns rd, yield and batch. Everything else is shared between it,
 // the session's receive goroutines (in done) and the sender, under mu.
 type conn struct {
 	srv    *Server
@@ -27,6 +27,7 @@ type conn struct {
 	client *blockio.Flusher // whose flushes come here
 
 	rd    reader
+	yield yielding
 	now   current
 	batch []*blockio.Request // parsed, not yet submitted
 	slots []slot

@@ -14,7 +14,8 @@
 //	negotiate   one goroutine, options until GO or EXPORT_NAME
 //	receive     the same goroutine: parses requests, reads payload into the
 //	            buffer that iSER will send from, submits a batch at a time
-//	gather      short reads wait for the answers to many others, see gather.go
+//	yield       others have the processor first while many requests are under way, see yield.go
+//	gather      short reads and writes wait for the answers to many others, see gather.go
 //	done        on the session's receive goroutine: queues the reply
 //	send        whoever finds replies and no sender: all of them in one writev
 //

@@ -7,18 +7,18 @@ import (
 )
 
 // A client that sends its requests one by one is slower than this process: each of them would
-// leave in a system call of its own, which costs more than all else that is done for it. So short
-// reads are gathered as long as there are fewer of them than of requests under way, and leave with
-// the first answer, in one call.
+// be received and would leave in system calls of its own, which cost more than all else that is
+// done for it. So the processor is offered to others before more is received (see yield.go), and
+// short reads and writes are gathered as long as there are fewer of them than of requests under
+// way, and leave with the first answer, in one call.
 //
 //	parsed ──▶ gathered ──▶ submitted ──▶ answered ──▶ replied
 //	                 ▲                        │
 //	                 └── an answer; as many ──┘
-//	                     as are under way; anything else than a short read; gatherTime
+//	                     as are under way; anything else than short reads and writes; gatherTime
 //
 // That costs no time where answers come soon. Where they do not (a slow volume), the timer
-// says so, and the next gatherRest batches leave as they come. Writes do not wait: their payload
-// costs more than the call, and the target can have it meanwhile.
+// says so, and the next gatherRest batches leave as they come.
 const (
 	gatherFrom = 8                      // requests under way; with fewer the target would be idle meanwhile
 	gatherTime = 500 * time.Microsecond // what is gathered waits for at most twice this
@@ -47,7 +47,7 @@ func (g *gathering) addLocked(rs []*blockio.Request, under int) []*blockio.Reque
 		return g.takeLocked()
 	}
 	for _, r := range rs {
-		if r.Op != blockio.OpRead || r.Len >= directRead {
+		if r.Op != blockio.OpRead && r.Op != blockio.OpWrite || r.Len >= directRead {
 			return g.takeLocked()
 		}
 	}
@@ -100,6 +100,13 @@ func (c *conn) gather() {
 	c.mu.Unlock()
 	c.batch = c.batch[:0]
 	c.give(rs)
+}
+
+// underWay is how many requests have been gathered or submitted, and not answered.
+func (c *conn) underWay() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.inFlight
 }
 
 // submit hands all parsed requests to the session.

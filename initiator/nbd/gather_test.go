@@ -1,8 +1,12 @@
 package nbd
 
 import (
+	"bytes"
+	"net"
+	"os"
 	"slices"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -86,11 +90,16 @@ func TestGather(t *testing.T) {
 		read(512)
 		read(directRead)
 		want("a long one", 2)
-		for _, op := range []blockio.Op{blockio.OpWrite, blockio.OpFlush, blockio.OpDiscard} {
+		for _, op := range []blockio.Op{blockio.OpFlush, blockio.OpDiscard} {
 			read(512)
 			comes(op, 512)
-			want("no read", 2)
+			want("neither read nor write", 2)
 		}
+		comes(blockio.OpWrite, 512)
+		read(512)
+		want("a short write")
+		comes(blockio.OpWrite, directRead)
+		want("a long one", 3)
 
 		read(512)
 		pass(gatherTime * 3 / 5)
@@ -125,16 +134,17 @@ func TestGather(t *testing.T) {
 // TestNothingWaitsForAPayload: what came before a write is carried out while its payload is
 // still on the way, that of a write which is refused, too.
 func TestNothingWaitsForAPayload(t *testing.T) {
-	const size, n = 1 << 20, 256 << 10
+	const size = 1 << 20
 	l := newMemLUN(t, size)
 	_, path := serveLUN(t, l)
 	c := connect(t, path, "vol")
-	payload := make([]byte, n)
 	for _, w := range []struct {
 		off   uint64
+		n     uint32
 		errno uint32
-	}{{0, 0}, {size, errNoSpace}} {
-		c.write(slices.Concat(requestBytes(0, CmdRead, 1, 0, 512), requestBytes(0, CmdWrite, 2, w.off, n), payload[:1000]))
+	}{{0, 256 << 10, 0}, {size, 256 << 10, errNoSpace}, {0, 4 << 10, 0}, {size, 4 << 10, errNoSpace}} {
+		payload := make([]byte, w.n)
+		c.write(slices.Concat(requestBytes(0, CmdRead, 1, 0, 512), requestBytes(0, CmdWrite, 2, w.off, w.n), payload[:1000]))
 		if r := c.recv(512); r.cookie != 1 || r.errno != 0 {
 			t.Fatalf("the read: %+v", r)
 		}
@@ -142,5 +152,77 @@ func TestNothingWaitsForAPayload(t *testing.T) {
 		if r := c.recv(0); r.cookie != 2 || r.errno != w.errno {
 			t.Fatalf("the write to %d: %+v", w.off, r)
 		}
+	}
+}
+
+// TestGets: a short payload behind its header is taken if it is there, and not waited for.
+func TestGets(t *testing.T) {
+	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ends [2]net.Conn
+	for i, fd := range fds {
+		f := os.NewFile(uintptr(fd), "")
+		if ends[i], err = net.FileConn(f); err != nil {
+			t.Fatal(err)
+		}
+		f.Close()
+		defer ends[i].Close()
+	}
+	raw, err := ends[0].(*net.UnixConn).SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var r reader
+	r.init(raw)
+	const n = 4096
+	payload := bytes.Repeat([]byte{7}, n)
+	send := func(p []byte) {
+		if _, err := ends[1].Write(p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	send(requestBytes(0, CmdWrite, 1, 0, n))
+	if _, err := r.peek(requestSize); err != nil {
+		t.Fatal(err)
+	}
+	r.discard(requestSize)
+	if r.gets(n) {
+		t.Fatal("a payload that has not been sent")
+	}
+	send(payload[:1000])
+	if r.gets(n) {
+		t.Fatal("a payload of which a part has been sent")
+	}
+	send(payload[1000:])
+	if !r.gets(n) {
+		t.Fatal("the payload has been sent")
+	}
+	p := make([]byte, n)
+	if err := r.readInto(p); err != nil || !bytes.Equal(p, payload) {
+		t.Fatalf("%v, and the payload is not what was sent", err)
+	}
+	send(make([]byte, directRead))
+	if r.gets(directRead) {
+		t.Fatal("a long payload is to be read into place")
+	}
+}
+
+// TestYieldRests: the processor is not offered for a while when somebody has kept it.
+func TestYieldRests(t *testing.T) {
+	var y yielding
+	if y.took(yieldLong); y.rest != 0 {
+		t.Fatal("rests after a short turn of another")
+	}
+	y.took(yieldLong + 1)
+	for left := yieldRest; left > 0; left-- {
+		if y.rest != left {
+			t.Fatalf("rests for %d calls, want %d", y.rest, left)
+		}
+		y.offer(gatherFrom)
+	}
+	if y.rest != 0 {
+		t.Fatalf("still rests for %d calls", y.rest)
 	}
 }

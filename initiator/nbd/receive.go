@@ -18,6 +18,7 @@ func (c *conn) receive() error {
 	for {
 		if c.rd.buffered() < requestSize {
 			c.gather() // before waiting for more
+			c.yield.offer(c.underWay())
 		}
 		if c.resting.Load() && !c.stand() {
 			return nil
@@ -63,7 +64,7 @@ func (c *conn) request(in request) error {
 		}
 	}
 	c.rd.left = payload
-	if payload > c.rd.buffered() {
+	if payload > c.rd.buffered() && !c.rd.gets(payload) {
 		c.gather() // before waiting for the rest of it
 	}
 	if errno != 0 {

@@ -22,6 +22,7 @@ type reader struct {
 	iovN  int
 	n     int
 	errno syscall.Errno
+	once  bool // it does not wait
 	read  func(fd uintptr) bool
 
 	ahead []byte      // comes before what is in the socket: another process has read it
@@ -44,7 +45,7 @@ func (r *reader) init(raw syscall.RawConn) {
 			if e == syscall.EINTR {
 				continue
 			}
-			if e == syscall.EAGAIN {
+			if e == syscall.EAGAIN && !r.once {
 				return false
 			}
 			r.n, r.errno = int(n), e
@@ -78,7 +79,7 @@ func (r *reader) readv(dst []byte) (int, error) {
 		if err == nil {
 			break
 		}
-		if !errors.Is(err, os.ErrDeadlineExceeded) || !r.stall() {
+		if r.once || !errors.Is(err, os.ErrDeadlineExceeded) || !r.stall() {
 			return 0, err
 		}
 	}
@@ -91,15 +92,20 @@ func (r *reader) readv(dst []byte) (int, error) {
 	return r.n, nil
 }
 
-// peek returns the next n ≤ len(buf) bytes without consuming them. io.EOF means
-// that the stream ended before the first of them.
-func (r *reader) peek(n int) ([]byte, error) {
+// roomFor makes sure that n ≤ len(buf) bytes fit behind r.
+func (r *reader) roomFor(n int) {
 	if r.r == r.w {
 		r.r, r.w = 0, 0
 	} else if len(r.buf)-r.r < n {
 		r.w = copy(r.buf, r.buf[r.r:r.w])
 		r.r = 0
 	}
+}
+
+// peek returns the next n ≤ len(buf) bytes without consuming them. io.EOF means
+// that the stream ended before the first of them.
+func (r *reader) peek(n int) ([]byte, error) {
+	r.roomFor(n)
 	for r.w-r.r < n {
 		k, err := r.readv(nil)
 		if err == io.EOF && r.w > r.r {
@@ -111,6 +117,21 @@ func (r *reader) peek(n int) ([]byte, error) {
 		r.w += k
 	}
 	return r.buf[r.r : r.r+n], nil
+}
+
+// gets reports whether n bytes, fewer than directRead, are there, with what can be read without
+// waiting.
+func (r *reader) gets(n int) bool {
+	if n >= directRead || len(r.ahead) > 0 {
+		return false
+	}
+	r.roomFor(n)
+	r.once = true
+	if k, err := r.readv(nil); err == nil { // else whoever waits for them will meet it
+		r.w += k
+	}
+	r.once = false
+	return r.buffered() >= n
 }
 
 func (r *reader) discard(n int) { r.r += n }

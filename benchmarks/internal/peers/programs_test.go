@@ -68,7 +68,7 @@ func TestPrograms(t *testing.T) {
 			"write": {latency | bytes, ask("pingpong", memory, "spin", "write", "300")},
 		},
 		"stream": {
-			"send": {bytes, ask("stream", memory, "send", "plain", "1", "300")}, "take": {bytes, ask("stream", memory, "take", "fpdu", "4", "300")},
+			"send": {bytes, ask("stream", memory, "send", "plain", "1", "300")}, "take": {bytes, ask("stream", memory, "take", "fpdu", "4", "300")}, "take, spinning": {bytes, ask("stream", memory, "take", "crc", "4", "300", "spin")},
 			"send with CRC": {bytes, ask("stream", memory, "send", "crc", "4", "300")},
 		},
 		"pages": {

@@ -253,7 +253,7 @@ func largeRow(rw string, depth int) Row {
 	reno.Slow = true
 	how := map[string]string{"read": "take", "write": "send"}[rw] // what the client does
 	r.Contenders = append(r.Contenders, reno,
-		inC(boundFPDUs, "stream", served, how, "fpdu", "1024", millis), inC(boundFPDUsCRC, "stream", served, how, "crc", "1024", millis))
+		inC(boundFPDUs, "stream", served, how, "fpdu", "1024", millis, "spin"), inC(boundFPDUsCRC, "stream", served, how, "crc", "1024", millis, "spin")) // as ours do by default
 	if rw == "read" {
 		r.Ratios = append(r.Ratios,
 			result.Ratio{Name: name + ": target CPU-s/GiB over nbdkit's", Num: iser, Den: nbdkit, Metric: result.CPUServer, Op: "<=", Want: 0.7, Bound: boundFPDUsCRC},

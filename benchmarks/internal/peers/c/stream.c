@@ -2,21 +2,23 @@
  * nothing but the wire work.
  *
  *   stream serve PORT MIB                                   sends or takes, as it is asked; has so much memory
- *   stream send|take PORT plain|fpdu|crc MIB MS             walks over MIB of memory at both ends
+ *   stream send|take PORT plain|fpdu|crc MIB MS [spin]      walks over MIB of memory at both ends
  *
  * "plain" is a byte stream, 1 MiB to a call. "fpdu" are FPDUs of 60 KiB: nine to a writev, and at
  * the receiver a readv of each payload to its place with what is before the next one behind it.
  * "crc" sums each payload as well, before it is sent and when it has come; a round is four then,
- * so that the kernel's copy finds it in the cache. Left out: requests and completions, keys,
+ * so that the kernel's copy finds it in the cache. With "spin" the receiver does not sleep, so that
+ * the sender need not wake it up. Left out: requests and completions, keys,
  * queue pairs, and the placing by what a header says. */
 #include "bound.h"
 #include "crc.h"
+#include <fcntl.h>
 
 enum { M = 1 << 20, PAYLOAD = 60 << 10, GAP = 20, ROUND = 9, ROUND_CRC = 4 }; /* GAP: trailer and next header */
 enum { PLAIN, FPDU, CRC };
 
 struct hello {
-	uint32_t send, how, mib; /* what the server is to do */
+	uint32_t send, how, mib, spin; /* what the server is to do */
 };
 
 struct walk {
@@ -55,8 +57,8 @@ static ssize_t put(int s, struct walk *w)
 	return n == all ? n : -1;
 }
 
-/* take makes one call that receives, and another one where a gap came in part. */
-static ssize_t take(int s, struct walk *w)
+/* come makes one call that receives, and another one where a gap came in part. */
+static ssize_t come(int s, struct walk *w)
 {
 	if (w->how == PLAIN) {
 		ssize_t n = read(s, w->memory + w->at, M);
@@ -68,16 +70,25 @@ static ssize_t take(int s, struct walk *w)
 	ssize_t n = readv(s, v, 2);
 	if (n <= 0)
 		return n;
-	size_t come = (size_t)n < w->left ? (size_t)n : w->left;
+	size_t payload = (size_t)n < w->left ? (size_t)n : w->left;
 	if (w->how == CRC)
-		fold(v[0].iov_base, come);
-	if ((w->left -= come) > 0)
+		fold(v[0].iov_base, payload);
+	if ((w->left -= payload) > 0)
 		return n;
-	if (read_all(s, gap, GAP - (n - come)))
+	if (read_all(s, gap, GAP - (n - payload)))
 		return -1;
 	w->left = PAYLOAD;
 	w->at = (w->at + PAYLOAD) % w->span;
-	return come + GAP;
+	return payload + GAP;
+}
+
+/* take is come until something has; only who spins is told that there is nothing. */
+static ssize_t take(int s, struct walk *w)
+{
+	ssize_t n;
+	while ((n = come(s, w)) < 0 && errno == EAGAIN)
+		;
+	return n;
 }
 
 static _Noreturn void serve(const char *port, uint32_t mib)
@@ -89,6 +100,8 @@ static _Noreturn void serve(const char *port, uint32_t mib)
 		if (read_all(s, &h, sizeof h) == 0 && h.mib > 0 && h.mib <= mib) {
 			struct walk w = over(m, h.mib, h.how);
 			uint64_t sum = 0;
+			if (h.spin && !h.send)
+				fcntl(s, F_SETFL, O_NONBLOCK);
 			for (ssize_t n; (n = h.send ? put(s, &w) : take(s, &w)) > 0;)
 				sum += n;
 			if (!h.send)
@@ -104,13 +117,15 @@ int main(int argc, char **argv)
 		serve(argv[2], atoi(argv[3]));
 	uint32_t mib = argc >= 6 ? atoi(argv[4]) : 0;
 	if (mib == 0)
-		return usage("stream serve PORT MIB | send|take PORT plain|fpdu|crc MIB MS");
+		return usage("stream serve PORT MIB | send|take PORT plain|fpdu|crc MIB MS [spin]");
 	int send = strcmp(argv[1], "send") == 0, how = argv[3][0] == 'c' ? CRC : argv[3][0] == 'f' ? FPDU : PLAIN;
 	struct walk w = over(memory((size_t)(mib + 1) * M), mib, how);
-	struct hello h = {!send, how, mib};
+	struct hello h = {!send, how, mib, argc > 6};
 	int s = connect_to(argv[2]);
 	if (write_all(s, &h, sizeof h))
 		die("stream");
+	if (h.spin && !send)
+		fcntl(s, F_SETFL, O_NONBLOCK);
 	uint64_t sum = 0;
 	int64_t used = cpu(), began = now(), stop = began + atoi(argv[5]) * 1000000LL;
 	for (ssize_t n; now() < stop; sum += n)

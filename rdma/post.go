@@ -160,15 +160,14 @@ func (qp *QP) PostRecv(wrs ...RecvWR) error {
 // fillRecv posts a receive buffer, unless the queue has ended.
 func fillRecv(q *verbs.RecvQueue, wr *RecvWR) (flushed bool, err error) {
 	q.Lock()
-	defer q.Unlock()
 	b, err := q.PostLocked(wr.ID)
-	if b == nil {
-		return err == nil, err
+	if b != nil {
+		for i := range wr.SGL {
+			b.Add(wr.SGL[i].Mem, wr.SGL[i].LKey)
+		}
 	}
-	for i := range wr.SGL {
-		b.Add(wr.SGL[i].Mem, wr.SGL[i].LKey)
-	}
-	return false, nil
+	q.Unlock()
+	return b == nil && err == nil, err
 }
 
 // Push transmits what is queued, if nobody is doing so already. CQ handlers may

@@ -51,6 +51,10 @@ type PDU struct {
 	// layer answers with a Reject of that reason; Data may be missing.
 	Bad *ProtocolError
 
+	// Batch is the same for received PDUs of a connection that have come together, and another
+	// one for those before and behind them; 0: that is not known.
+	Batch uint32
+
 	// NoRoom says that the data segment of a received PDU was dropped, and its AHS
 	// with it, because there was no memory for them. The upper layer says so to the
 	// peer, who tries again; it keeps nothing of the PDU beyond ControlNotify.

@@ -72,7 +72,8 @@ type Conn struct {
 
 	stats struct{ pdusIn, pdusOut, payloadIn, payloadOut, copied uint64 }
 
-	transfers atomic.Int64 // that are not over
+	transfers atomic.Int64  // that are not over
+	batch     atomic.Uint32 // of received messages, the last one
 }
 
 // newConn makes the queue pair; it is not connected yet.

@@ -41,15 +41,16 @@ func (c *Conn) awaitReader() {
 
 func (c *Conn) reapReceives(cq *rdma.CQ, wcs []rdma.WC) {
 	for batch := range rdmamsg.Batches(cq, wcs) {
+		n := c.batch.Add(1)
 		for i := range batch {
-			c.received(&batch[i])
+			c.received(&batch[i], n)
 		}
 		c.Push() // what the PDUs of this batch were answered with
 	}
 }
 
-// received handles one message.
-func (c *Conn) received(wc *rdma.WC) {
+// received handles one message, of a batch with others.
+func (c *Conn) received(wc *rdma.WC, n uint32) {
 	b, scarce := c.link.Received(wc)
 	if wc.Status != rdma.StatusSuccess {
 		b.Free()
@@ -62,7 +63,7 @@ func (c *Conn) received(wc *rdma.WC) {
 		b.App = r
 	}
 	p := &r.pdu
-	p.Recycle = r.recycle
+	p.Recycle, p.Batch = r.recycle, n
 	c.mu.Lock()
 	up, err := c.dispatchLocked(p, b.Msg(wc.ByteLen), wc)
 	full := c.st == iscsi.ConnFull

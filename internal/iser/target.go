@@ -11,7 +11,12 @@ import (
 // SendControl implements iscsi.Datamover.
 func (c *Conn) SendControl(p *iscsi.PDU) error {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	err := c.sendControlLocked(p)
+	c.mu.Unlock()
+	return err
+}
+
+func (c *Conn) sendControlLocked(p *iscsi.PDU) error {
 	if c.st >= iscsi.ConnClosing {
 		return c.endError()
 	}
@@ -75,7 +80,12 @@ func (c *Conn) PutData(x *iscsi.Transfer) error {
 		return err
 	}
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	err := c.putLocked(x, &to)
+	c.mu.Unlock()
+	return err
+}
+
+func (c *Conn) putLocked(x *iscsi.Transfer, to *stags) error {
 	if c.st != iscsi.ConnFull {
 		return c.endError()
 	}

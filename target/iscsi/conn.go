@@ -93,9 +93,14 @@ type conn struct {
 	limits iscsi.Limits
 	params iscsi.Params
 
-	slots      slots // guarded by sess.mu
-	replaced   bool  // guarded by sess.mu: another connection takes its CID
-	recovering bool  // guarded by sess.mu: it is removed for recovery; its tasks stay
+	slots slots // guarded by sess.mu
+	// clock is when the first command of the batch came, or one was last answered: those of
+	// the batch that follow have been there, so that the time need not be asked again. Since
+	// Frontend.epoch, guarded by sess.mu like batch.
+	clock      time.Duration
+	batch      uint32
+	replaced   bool // guarded by sess.mu: another connection takes its CID
+	recovering bool // guarded by sess.mu: it is removed for recovery; its tasks stay
 
 	out  sender
 	beat heartbeat

@@ -37,8 +37,9 @@ type sessionCounters struct {
 
 // countLocked books an answered command. The caller holds sess.mu.
 func (m *commands) countLocked(k *task) {
-	s := m.sess
-	took := s.srv.now() - k.started
+	s, c := m.sess, k.conn()
+	c.clock = s.srv.now()
+	took := c.clock - k.started
 	switch {
 	case k.has(flagRead):
 		s.counters.reads.Add(1)

@@ -92,7 +92,13 @@ func (k *task) DataIn(_ *scsi.Task, off uint32, segs [][]byte) error {
 	}
 	s := k.session()
 	s.mu.Lock()
-	defer s.mu.Unlock()
+	err := k.dataInLocked(off, segs, n)
+	s.mu.Unlock()
+	return err
+}
+
+// dataInLocked is DataIn for who holds sess.mu.
+func (k *task) dataInLocked(off uint32, segs [][]byte, n int) error {
 	if k.state != taskRunning || k.scsi.Aborted() {
 		return errTaskAborted
 	}

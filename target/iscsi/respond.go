@@ -59,7 +59,6 @@ func (k *task) respondLocked() {
 func (o *sender) scsiResponse(k *task) {
 	t := &k.scsi
 	o.mu.Lock()
-	defer o.mu.Unlock()
 	p := &o.pdu
 	r := p.BHS.NewSCSIResponse()
 	r.SetITT(k.itt)
@@ -80,6 +79,7 @@ func (o *sender) scsiResponse(k *task) {
 	p.Ref = k.ref
 	o.sendLocked(p, takeStatSN)
 	p.Ref = iscsi.Ref{}
+	o.mu.Unlock()
 }
 
 // residual compares what the initiator expected with what the command moved

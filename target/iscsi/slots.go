@@ -33,7 +33,10 @@ func (m *commands) slotLocked(c *conn, p *iscsi.PDU) (*task, iscsi.RejectReason)
 	if cmd.Write() {
 		k.flags |= flagWrite
 	}
-	k.started = s.srv.now()
+	if p.Batch == 0 || p.Batch != c.batch {
+		c.batch, c.clock = p.Batch, s.srv.now()
+	}
+	k.started = c.clock
 	if s.erl == 2 {
 		k.in.fail(errTaskAborted) // completes what an aborted task has left parked in this slot
 		k.in.parked = false

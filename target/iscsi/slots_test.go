@@ -47,3 +47,31 @@ func TestSlotsAreLent(t *testing.T) {
 		t.Error("the slot was kept")
 	}
 }
+
+// Commands that have come together share one reading of the clock; others do not.
+func TestClockOfABatch(t *testing.T) {
+	s := serve(t, nil)
+	c, m := s.loopConn(t)
+	sn := uint32(1)
+	tur := scsiPDU(testUnitReady, false, 0, nil)
+	tur.BHS.SCSICommand().SetRead(false)
+	for m.run(tur, &sn) != 0 { // unit attentions
+	}
+	const unread = -1
+	for i, x := range []struct {
+		batch uint32
+		fresh bool
+	}{{7, true}, {7, false}, {7, false}, {8, true}, {0, true}, {0, true}, {7, true}} {
+		c.clock = unread
+		p := scsiPDU(cdbRW10(0x2a, 8, 8), true, 4096, nil)
+		p.Batch = x.batch
+		p.BHS.SetCmdSN(sn)
+		p.BHS.SetITT(sn)
+		m.deliver(p)
+		if k := c.sess.cmds.tags.find(sn); k == nil || (k.started != unread) != x.fresh {
+			t.Errorf("command %d of batch %d: read the clock anew: %v, want %v", i, x.batch, k != nil && k.started != unread, x.fresh)
+		}
+		sn++
+	}
+	m.Push()
+}

@@ -45,6 +45,7 @@ func (t *transmitter) buildRound() {
 	if t.round = roundBytes; t.crc {
 		t.round = roundRead
 	}
+	t.key, t.keyed = mem.LocalKey, nil
 	t.fetch()
 	for t.reason == nil && t.bytes < t.round && len(t.hdr)+hdrRoom <= cap(t.hdr) && len(t.vec)+3 <= cap(t.vec) {
 		if !t.cur.active && !t.follow() && !t.next() {
@@ -54,7 +55,7 @@ func (t *transmitter) buildRound() {
 			break
 		}
 	}
-	t.iov = t.vec
+	t.iov, t.keyed = t.vec, nil
 }
 
 // maxFetch is how many payloads are fetched ahead for a round.
@@ -162,10 +163,22 @@ func plain(op verbs.Opcode) bool {
 // holdsKeys reports whether the keys of e are those of its memory; if not, there is a reason
 // to end.
 func (t *transmitter) holdsKeys(e *verbs.WQE) bool {
-	for i := range e.Segs {
-		if e.LKeys[i] != mem.LocalKey && !t.qp.checkLKey(e.LKeys[i], e.Segs[i], e.Op.Answered()) {
-			t.reason = errLKey
-			return false
+	for i, p := range e.Segs {
+		switch k := e.LKeys[i]; {
+		case k == mem.LocalKey:
+		case e.Op.Answered():
+			if !t.qp.checkLKey(k, p, true) {
+				t.reason = errLKey
+				return false
+			}
+		default:
+			if k != t.key {
+				t.key, t.keyed = k, t.qp.ownMemory(k, false)
+			}
+			if !mem.Within(p, t.keyed) {
+				t.reason = errLKey
+				return false
+			}
 		}
 	}
 	return true
@@ -246,8 +259,15 @@ func (m *txMsg) startImm(t *transmitter) {
 
 // checkLKey reports whether p lies inside the region that lkey names.
 func (qp *QP) checkLKey(lkey uint32, p []byte, write bool) bool {
-	r := qp.Dev.Table.Lookup(lkey)
-	return r != nil && r.Local(qp.PD, lkey, p, write)
+	return mem.Within(p, qp.ownMemory(lkey, write))
+}
+
+// ownMemory is the memory of the region that lkey names; nil when it names none that may be used.
+func (qp *QP) ownMemory(lkey uint32, write bool) []byte {
+	if r := qp.Dev.Table.Lookup(lkey); r != nil {
+		return r.Own(qp.PD, lkey, write)
+	}
+	return nil
 }
 
 // segmentLen is how much payload the next segment of the message in progress carries.

@@ -206,17 +206,23 @@ func (r *Region) Check(d *Domain, s *Stream, stag uint32, to, n uint64, want Acc
 // lkey names, which this end uses as the source or, with write, the sink of its own
 // work.
 func (r *Region) Local(d *Domain, lkey uint32, p []byte, write bool) bool {
+	return Within(p, r.Own(d, lkey, write))
+}
+
+// Own is that one piece; nil when there is none.
+func (r *Region) Own(d *Domain, lkey uint32, write bool) (p []byte) {
 	r.mu.RLock()
-	defer r.mu.RUnlock()
-	if !r.valid || r.stag != lkey || r.dom != d || len(r.segs) != 1 || r.stream != nil {
-		return false
+	if r.valid && r.stag == lkey && r.dom == d && len(r.segs) == 1 && r.stream == nil && (!write || r.access&LocalWrite != 0) {
+		p = r.segs[0]
 	}
-	if write && r.access&LocalWrite == 0 {
-		return false
-	}
-	have := r.segs[0]
-	off := AddrOf(p) - AddrOf(have)
-	return AddrOf(p) >= AddrOf(have) && off <= uint64(len(have)) && uint64(len(p)) <= uint64(len(have))-off
+	r.mu.RUnlock()
+	return p
+}
+
+// Within reports whether p lies inside of the memory have, which is not nil.
+func Within(p, have []byte) bool {
+	at, from := AddrOf(p), AddrOf(have)
+	return have != nil && at >= from && at-from <= uint64(len(have)) && uint64(len(p)) <= uint64(len(have))-(at-from)
 }
 
 // Matches reports whether stag names r for a stream, as local and remote

@@ -96,20 +96,20 @@ func (q *RecvQueue) PostLocked(id uint64) (*RecvBuf, error) {
 // are left; false when there is none.
 func (q *RecvQueue) Take(b *RecvBuf) (left int, ok bool) {
 	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.n == 0 {
-		return 0, false
+	if ok = q.n > 0; ok {
+		q.n--
+		left = q.n
+		if q.stack > 0 {
+			b.swapIn(&q.ring[q.n])
+		} else {
+			b.swapIn(&q.ring[q.head])
+			if q.head++; q.head == len(q.ring) {
+				q.head = 0
+			}
+		}
 	}
-	q.n--
-	if q.stack > 0 {
-		b.swapIn(&q.ring[q.n])
-		return q.n, true
-	}
-	b.swapIn(&q.ring[q.head])
-	if q.head++; q.head == len(q.ring) {
-		q.head = 0
-	}
-	return q.n, true
+	q.mu.Unlock()
+	return left, ok
 }
 
 // Len is the number of buffers in the queue.

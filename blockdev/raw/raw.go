@@ -76,8 +76,6 @@ func open(cfg Config) (*Device, error) {
 		Info:         info,
 		WriteThrough: cfg.WriteThrough,
 		Follow:       follow,
-		Announces:    true,
-		BlockDevice:  true,
 		Lock:         cfg.Lock,
 		EpochDir:     cfg.EpochDir,
 		Opened:       cfg.Opened,

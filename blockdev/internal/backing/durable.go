@@ -44,67 +44,37 @@ type durability struct {
 	record   string      // file of the cacheRecord; "" without one
 	poisoned atomic.Bool // a sync has failed: none is believed any more
 	syncs    syncs
-	flushes  flushes // of a block device
 }
 
 // syncRange makes one range durable. msync(MS_SYNC) is fdatasync for a part of
-// the file: pages written by pwrite count too, and others are left alone. Of a block device that is
-// writing the pages and a flush of the device's cache, and one flush does for all that have
-// been written when it begins.
+// the file: pages written by pwrite count too, and others are left alone.
 func (d *durability) syncRange(off, n int64) error {
-	m := d.mapped
-	first, end := m.floor(off), min(m.ceil(off+n), int64(len(m.mem)))
-	msync := func() error {
-		return d.sync("msync", off, n, func() error { return m.sys.msync(m.mem[first:end], unix.MS_SYNC) })
-	}
-	if !m.cfg.BlockDevice {
-		return msync()
-	}
-	number, err := d.begin("sync_file_range", off, n, func() error { return m.sys.writeOut(m.fd, first, end-first) })
-	d.syncs.end(number)
-	if err != nil {
-		return err
-	}
-	if err := d.flushes.join(msync); err != nil {
-		return err
-	}
-	return d.believe()
+	first, end := d.mapped.floor(off), min(d.mapped.ceil(off+n), int64(len(d.mapped.mem)))
+	return d.sync("msync", off, n, func() error { return d.mapped.sys.msync(d.mapped.mem[first:end], unix.MS_SYNC) })
 }
 
 // sync runs the system call that makes a range durable, and says whether to believe
 // it. One that fails, with whatever error, poisons the volume: the kernel may have
 // marked the lost pages clean, so that the next one would succeed without them.
 func (d *durability) sync(op string, off, n int64, call func() error) error {
-	number, err := d.begin(op, off, n, call)
-	if err != nil {
-		d.syncs.end(number)
-		return err
-	}
-	d.syncs.endAndWait(number)
-	return d.believe()
-}
-
-// begin is sync without its end, which the caller makes.
-func (d *durability) begin(op string, off, n int64, call func() error) (number uint64, err error) {
-	number = d.syncs.begin()
+	number := d.syncs.begin()
 	if d.poisoned.Load() {
-		return number, blockdev.ErrPoisoned
+		d.syncs.end(number)
+		return blockdev.ErrPoisoned
 	}
 	if err := d.mapped.truncated(off, n); err != nil {
-		return number, errors.Join(err, d.forgetCache())
+		d.syncs.end(number)
+		return errors.Join(err, d.forgetCache())
 	}
 	if err := retry(call); err != nil {
 		err = errors.Join(d.mapped.fail(op, off, n, err), d.forgetCache())
 		d.poisoned.Store(true)
-		return number, err
+		d.syncs.end(number)
+		return err
 	}
-	return number, nil
-}
-
-// believe is for a sync that has succeeded: if another one has failed meanwhile, that may have been
-// about the same data, as Linux reports an error once.
-func (d *durability) believe() error {
+	d.syncs.endAndWait(number)
 	if d.poisoned.Load() {
+		// Another sync has failed meanwhile. Linux reports an error once: it may have been about our data.
 		return blockdev.ErrPoisoned
 	}
 	return nil

@@ -36,7 +36,7 @@ func TestBrought(t *testing.T) {
 		}
 		return nil
 	}
-	v, path := openFile(t, 4<<20, k, nil)
+	v, path := openFile(t, 4<<20, k, func(c *Config) { c.Announces = true })
 	fd, err := unix.Open(path, unix.O_RDWR, 0)
 	if err != nil {
 		t.Fatal(err)

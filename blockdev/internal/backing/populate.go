@@ -19,9 +19,10 @@ const (
 
 // bring has whole pages of data in memory when it returns. A fault on the mapping reads a window
 // around the page, megabytes on some devices: that is for long reads, and for those that go on
-// behind others. A short one is read as pread does it, which is only what was asked for.
+// behind others. A short one is read as pread does it, which is only what was asked for, where
+// others can be announced meanwhile.
 func (m *mapped) bring(off, n int64) error {
-	if m.cfg.Volatile || n > fetchMax || m.stream(off) {
+	if m.cfg.Volatile || !m.cfg.Announces || n > fetchMax || m.stream(off) {
 		return m.populateRead(off, n)
 	}
 	return m.readThrough(off, n)

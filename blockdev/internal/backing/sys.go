@@ -16,7 +16,6 @@ type kernel struct {
 	mincore   func(p []byte, vec []byte) error
 	msync     func(p []byte, flags int) error
 	fdatasync func(fd int) error
-	writeOut  func(fd int, off, n int64) error
 	fadvise   func(fd int, off, n int64, advice int) error
 	fallocate func(fd int, mode uint32, off, n int64) error
 	ftruncate func(fd int, n int64) error
@@ -31,7 +30,6 @@ var linux = kernel{
 	mincore:   mincore,
 	msync:     unix.Msync,
 	fdatasync: unix.Fdatasync,
-	writeOut:  writeOut,
 	fadvise:   unix.Fadvise,
 	fallocate: unix.Fallocate,
 	ftruncate: unix.Ftruncate,
@@ -73,9 +71,4 @@ func ioctlUint64(fd int, request uint) (n uint64, err error) {
 		return 0, e
 	}
 	return n, nil
-}
-
-// writeOut is sync_file_range that returns when the pages have been written to the device.
-func writeOut(fd int, off, n int64) error {
-	return unix.SyncFileRange(fd, off, n, unix.SYNC_FILE_RANGE_WAIT_BEFORE|unix.SYNC_FILE_RANGE_WRITE|unix.SYNC_FILE_RANGE_WAIT_AFTER)
 }

@@ -8,7 +8,8 @@ import (
 // Where the target, or the client, has the same processor, it has work for as long as many
 // requests are under way, and what this process does meanwhile it does for few requests at a
 // time. So others go first before more is received: what they need is brief, and what has come
-// by then is received in one call. Nothing is lost where nobody else is there.
+// by then is received in one call. Nothing is lost where nobody else is there. What it gives
+// stands in benchmarks/LIMITS.md, "attach beside nbdkit".
 //
 // A program that only computes would use the processor up to the end of its slice, each time.
 // When that has happened it is not offered for a while.

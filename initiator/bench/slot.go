@@ -6,7 +6,8 @@ import (
 	"softiser/initiator/blockio"
 )
 
-// slot is one place in the queue.
+// slot is one place in the queue. What every operation uses comes first, in two lines of the cache
+// and those of its request.
 type slot struct {
 	c        *clone
 	next     *slot

@@ -44,7 +44,7 @@
 // On TCP a session may have several connections (MaxConnections). Commands are
 // numbered for the session and delivered in that order, by one goroutine at a
 // time; data and status of a command travel on the connection that it came on,
-// to which it is allegiant. Task slots belong to connections.
+// to which it is allegiant. Task slots are lent to connections, see slots.
 //
 // # Error recovery
 //

@@ -20,8 +20,9 @@ func helpers() []*cobra.Command {
 	}}
 	verbsServer.Flags().BoolVar(&roce, "roce", false, "over RoCE")
 	var vo verbs.Options
+	var qps int
 	verbsClient := &cobra.Command{Use: "verbs-client", Hidden: true, Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
-		r, err := verbs.Run(cmd.Context(), addr, vo)
+		r, err := verbs.RunMany(cmd.Context(), addr, vo, max(qps, 1))
 		if err != nil {
 			return err
 		}
@@ -31,6 +32,7 @@ func helpers() []*cobra.Command {
 	fs.StringVar(&vo.Op, "op", "write", "write, read, send, ping-send or ping-write")
 	fs.IntVar(&vo.Size, "size", 4096, "bytes per message")
 	fs.IntVar(&vo.Depth, "depth", 1, "messages outstanding")
+	fs.IntVar(&qps, "qps", 1, "queue pairs that do so at once")
 	fs.IntVar(&vo.Region, "region", 0, "bytes to walk over")
 	fs.BoolVar(&vo.CRC, "crc", false, "MPA CRC")
 	fs.BoolVar(&vo.GSO, "gso", true, "large FPDUs")

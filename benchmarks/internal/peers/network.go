@@ -28,8 +28,11 @@ func Iperf3(e *Env) (*Server, error) {
 
 // IperfRun sends one stream in writes of 1 MiB; congestion "" is the host's
 // default.
-func (e *Env) IperfRun(ctx context.Context, s *Server, congestion string) (result.Values, error) {
+func (e *Env) IperfRun(ctx context.Context, s *Server, congestion string, streams int) (result.Values, error) {
 	argv := []string{"iperf3", "-c", "127.0.0.1", "-p", s.URL, "-l", "1M", "-t", fmt.Sprintf("%d", max(1, int(e.Dur.Seconds()+0.5))), "-J"}
+	if streams > 1 {
+		argv = append(argv, "-P", strconv.Itoa(streams))
+	}
 	if congestion != "" {
 		argv = append(argv, "-C", congestion)
 	}

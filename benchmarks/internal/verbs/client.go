@@ -2,6 +2,7 @@ package verbs
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -96,6 +97,44 @@ func Run(ctx context.Context, addr string, o Options) (*Result, error) {
 	r.CPU = (cpuTime() - cpu).Seconds()
 	c.end.qp.Disconnect()
 	return r, nil
+}
+
+// RunMany is Run over n queue pairs at once, each with a connection, messages and memory of its
+// own; n > 0.
+func RunMany(ctx context.Context, addr string, o Options, n int) (*Result, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	type outcome struct {
+		r   *Result
+		err error
+	}
+	ended := make(chan outcome, n)
+	for range n {
+		go func() {
+			r, err := Run(ctx, addr, o)
+			ended <- outcome{r, err}
+		}()
+	}
+	var sum *Result
+	var first error
+	for range n {
+		switch e := <-ended; {
+		case e.err != nil:
+			cancel() // the others are not to wait for it
+			first = cmp.Or(first, e.err)
+		case sum == nil:
+			sum = e.r
+		default:
+			sum.Messages += e.r.Messages
+			sum.Bytes += e.r.Bytes
+			sum.Seconds = max(sum.Seconds, e.r.Seconds)
+			sum.CPU = max(sum.CPU, e.r.CPU) // each is that of the process
+		}
+	}
+	if first != nil {
+		return nil, first
+	}
+	return sum, nil
 }
 
 // cpuTime is what this process has used so far.

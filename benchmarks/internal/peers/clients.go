@@ -22,6 +22,7 @@ type Load struct {
 	Depth int
 	Jobs  int      // clones, each with its own connection; zero: 1
 	Bytes int64    // moved once, instead of for a time
+	Once  int64    // moved once at most, and not longer than for that time, bytes
 	Extra []string // further options of our bench
 	Job   string   // of our bench: the job that counts, of those that Extra names; empty: all
 }
@@ -122,8 +123,11 @@ func (e *Env) benchArgs(url string, l Load) []string {
 // extent are the options of how much l moves: for the time of a measurement (timed is what
 // says so), or so many bytes.
 func (e *Env) extent(l Load, timed string) []string {
-	if l.Bytes > 0 {
+	switch {
+	case l.Bytes > 0:
 		return []string{fmt.Sprintf("--size=%d", l.Bytes)}
+	case l.Once > 0:
+		return []string{fmt.Sprintf("--size=%d", l.Once), fmt.Sprintf("--runtime=%dms", e.Dur.Milliseconds())}
 	}
 	return []string{timed, fmt.Sprintf("--runtime=%dms", e.Dur.Milliseconds())}
 }

@@ -142,7 +142,7 @@ func (s *Store) Volume(options string) string {
 func (e *Env) FioStore(ctx context.Context, s *Store, engine string, l Load, more ...string) (result.Values, error) {
 	argv := slices.Concat([]string{"fio", "--name=load", "--ioengine=" + engine, "--filename=" + s.Path}, l.pattern(), e.extent(l, "--time_based"),
 		[]string{"--thread", "--group_reporting", "--lat_percentiles=1", "--output-format=json", "--fallocate=none"}, more)
-	if l.Bytes == 0 {
+	if l.Bytes == 0 && l.Once == 0 {
 		argv = append(argv, fmt.Sprintf("--size=%d", StoreSize))
 	}
 	return e.client(ctx, &Server{}, nil, argv, parseFio)

@@ -75,7 +75,7 @@ func attachRows() (rows []Row) {
 // hop is one process in C between fio and the row's nbdkit.
 func hop(l peers.Load) Contender {
 	return Contender{
-		Name: boundHop, Needs: []string{"cc", "nbdkit", "fio"}, Reps: boundReps,
+		Name: boundHop, Needs: []string{"cc", "nbdkit", "fio"},
 		Prepare: func(_ context.Context, st *Stage) error {
 			behind := st.started(nbdkitUnix)
 			if behind == nil {

@@ -32,9 +32,6 @@ const (
 	boundThreads  = result.BoundPrefix + "32 threads"
 )
 
-// boundReps is how often a bound is measured at most.
-const boundReps = 3
-
 // millis as an argument of a program in C stands for the time of a measurement.
 const millis = "MS"
 
@@ -56,7 +53,7 @@ func timed(e *peers.Env, args []string) []string {
 // follows the port on its command line.
 func inC(name, program string, serving []string, how string, args ...string) Contender {
 	return Contender{
-		Name: name, Needs: []string{"cc"}, Reps: boundReps, Slow: true,
+		Name: name, Needs: []string{"cc"}, Slow: true,
 		Prepare: func(_ context.Context, st *Stage) error {
 			_, err := st.server(program, peers.Program(program, serving...))
 			return err
@@ -70,7 +67,7 @@ func inC(name, program string, serving []string, how string, args ...string) Con
 // byItself is a program in C without a serving half.
 func byItself(name, program string, args ...string) Contender {
 	return Contender{
-		Name: name, Needs: []string{"cc"}, Reps: boundReps, Slow: true,
+		Name: name, Needs: []string{"cc"}, Slow: true,
 		Prepare: func(_ context.Context, st *Stage) error {
 			_, err := st.Compile(program)
 			return err

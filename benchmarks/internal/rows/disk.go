@@ -152,7 +152,6 @@ func autoRow(place proc.Placement) Row {
 			Num: iser, Metric: metric, Spread: true, Op: "<=", Want: 1.5, Bound: boundSpin}
 	}
 	spin := onePage(boundSpin, "spin", "read")
-	spin.Reps = 0
 	return Row{
 		Row: result.Row{
 			ID: fmt.Sprintf("randread-4k-qd1-auto-%v", place), Title: fmt.Sprintf("4 KiB randread, queue depth 1, busy_poll auto, ten runs, %v", place),

@@ -164,7 +164,7 @@ func pingRow(size int, place proc.Placement) Row {
 			verbs("Send", "--op=ping-send", sz, "--depth=4", "--crc"),
 			verbs("RDMA Write + Send", "--op=ping-write", sz, "--depth=4", "--crc"),
 			tcpref("Go net.Conn", "--op=ping", sz),
-			pingpongC("waiting C", "wait", size),
+			inC("waiting C", "pingpong", nil, "wait", fmt.Sprint(size), millis),
 		},
 	}
 	ratio := func(op, how, num, den string) {
@@ -180,7 +180,7 @@ func pingRow(size int, place proc.Placement) Row {
 			verbs("Send, busy_poll", "--op=ping-send", sz, "--depth=4", "--crc", busyPoll),
 			verbs("RDMA Write + Send, busy_poll", "--op=ping-write", sz, "--depth=4", "--crc", busyPoll),
 			tcpref("spinning Go", "--op=spin", sz),
-			pingpongC("spinning C", "spin", size))
+			inC("spinning C", "pingpong", nil, "spin", fmt.Sprint(size), millis))
 		ratio("Send", "busy_poll", "Send, busy_poll", "spinning Go")
 		ratio("RDMA Write", "busy_poll", "RDMA Write + Send, busy_poll", "spinning Go")
 		r.Ratios = append(r.Ratios, result.Ratio{
@@ -189,13 +189,6 @@ func pingRow(size int, place proc.Placement) Row {
 		})
 	}
 	return r
-}
-
-// pingpongC is the ping-pong in C, a reference: it is measured as often as ours.
-func pingpongC(name, how string, size int) Contender {
-	c := inC(name, "pingpong", nil, how, fmt.Sprint(size), millis)
-	c.Reps = 0
-	return c
 }
 
 // pacedRow: READ responses of 100 KB at 10 Gb/s, and what a core has left. Our

@@ -34,7 +34,6 @@ type Contender struct {
 	Name  string
 	Needs []string // programs
 	Slow  bool     // left out of the quick run
-	Reps  int      // at most so many repetitions; zero: as many as the row has
 	// Prepare is called once, before the first measurement.
 	Prepare func(context.Context, *Stage) error
 	Measure func(context.Context, *Stage) (result.Values, error)
@@ -107,7 +106,7 @@ func (h *Harness) estimate(row *Row) (d time.Duration) {
 	const start, around = 900 * time.Millisecond, 300 * time.Millisecond // what a server with its volume takes to start; what a measurement takes beside its time
 	for _, c := range row.Contenders {
 		if (!c.Slow || !h.Quick) && missing(c.Needs) == "" {
-			d += start + time.Duration(c.reps(row.reps(h.Reps)))*(cmp.Or(row.Dur, h.Env.Dur)+around+row.More)
+			d += start + time.Duration(row.reps(h.Reps))*(cmp.Or(row.Dur, h.Env.Dur)+around+row.More)
 		}
 	}
 	return d
@@ -117,7 +116,6 @@ func (h *Harness) estimate(row *Row) (d time.Duration) {
 func (row *Row) reps(reps int) int { return max(atMost(row.Reps, reps), row.Least) }
 
 // reps is how often the contender is measured when its row is so often.
-func (c *Contender) reps(reps int) int { return atMost(c.Reps, reps) }
 
 // atMost is n, or most when that is given and less.
 func atMost(most, n int) int {
@@ -204,7 +202,7 @@ func (h *Harness) measure(ctx context.Context, row *Row, run *result.Run) error 
 	}
 	for rep := range row.reps(h.Reps) {
 		for i, c := range ready {
-			if c == nil || rep >= c.reps(row.reps(h.Reps)) {
+			if c == nil {
 				continue
 			}
 			env.Note = func(string) {}

@@ -83,9 +83,9 @@ func fioOnStore(name, engine string, kind peers.StoreKind, before func(*peers.St
 	})
 }
 
-// coldRow: nothing is in the page cache, so the disk is the limit.
+// coldRow: nothing is in the page cache, so the disk is the limit. Nobody reads a page twice.
 func coldRow(kind peers.StoreKind) Row {
-	l := peers.Load{RW: "randread", BS: "4k", Depth: 32}
+	l := peers.Load{RW: "randread", BS: "4k", Depth: 32, Once: peers.StoreSize}
 	cold := (*peers.Store).Cold
 	r := storeRow(kind, "cold-randread-4k", "4 KiB randread QD32, cold page cache", time.Second)
 	r.Contenders = []Contender{

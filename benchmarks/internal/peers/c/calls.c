@@ -1,5 +1,6 @@
 /* Threads that make one system call after another on a file: how many cold reads or durable
- * writes of 4 KiB at random there can be.
+ * writes of 4 KiB at random there can be. Each page has its turn once, in any order, as with fio;
+ * then it is over.
  *
  *   calls cold|durable FILE THREADS MS
  *
@@ -8,16 +9,18 @@
 #include "bound.h"
 #include <fcntl.h>
 #include <pthread.h>
+#include <stdatomic.h>
 
 enum { PAGE = 4096, THREADS = 256, KEPT = 1 << 16 };
 
 static int file, durable;
+static uint32_t *order; /* of the pages */
 static uint64_t pages;
+static atomic_ullong next; /* of order */
 static int64_t stop;
 
 struct thread {
 	pthread_t id;
-	uint64_t x;
 	long done;
 	int64_t took[KEPT];
 };
@@ -27,10 +30,10 @@ static void *run(void *p)
 	struct thread *t = p;
 	char *page = memory(PAGE);
 	for (int64_t began = now(), end; began < stop; began = end) {
-		t->x ^= t->x << 13;
-		t->x ^= t->x >> 7;
-		t->x ^= t->x << 17;
-		off_t at = t->x % pages * PAGE;
+		uint64_t i = atomic_fetch_add(&next, 1);
+		if (i >= pages)
+			break;
+		off_t at = (off_t)order[i] * PAGE;
 		struct iovec v = {page, PAGE};
 		if ((durable ? pwritev2(file, &v, 1, at, RWF_DSYNC) : pread(file, page, PAGE, at)) != PAGE)
 			die("calls");
@@ -49,16 +52,25 @@ int main(int argc, char **argv)
 	if ((file = open(argv[2], O_RDWR)) < 0)
 		die(argv[2]);
 	pages = lseek(file, 0, SEEK_END) / PAGE;
+	if (!(order = malloc((pages + 1) * sizeof *order)))
+		die("malloc");
+	uint64_t x = 88172645463325252ull;
+	for (uint64_t i = 0, j; i < pages; i++) {
+		x ^= x << 13;
+		x ^= x >> 7;
+		x ^= x << 17;
+		j = x % (i + 1);
+		order[i] = order[j];
+		order[j] = i;
+	}
 	fdatasync(file);
 	posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED);
 	struct thread *all = calloc(n, sizeof *all);
 	int64_t used = cpu(), began = now();
 	stop = began + atoi(argv[4]) * 1000000LL;
-	for (int i = 0; i < n; i++) {
-		all[i].x = 88172645463325252ull * (i + 1);
+	for (int i = 0; i < n; i++)
 		if (pthread_create(&all[i].id, NULL, run, &all[i]))
 			die("pthread_create");
-	}
 	double sum = 0;
 	for (int i = 0; i < n; i++) {
 		pthread_join(all[i].id, NULL);

@@ -158,6 +158,7 @@ func goOn(cfg Config) (*Device, error) {
 // back puts the backing volume on fd, which it takes over. st is what the file was before
 // its size was set, id what it is known by.
 func back(cfg Config, fd int, st *unix.Stat_t, id string, follow bool) (*Device, error) {
+	local := onLocalDisk(fd)
 	v, err := backing.Open(backing.Config{
 		FD:   fd,
 		Path: cfg.Path,
@@ -181,7 +182,8 @@ func back(cfg Config, fd int, st *unix.Stat_t, id string, follow bool) (*Device,
 		WriteThrough: cfg.WriteThrough,
 		Prealloc:     cfg.Prealloc,
 		SeekHoles:    canSeekHoles(fd),
-		Announces:    announces(fd),
+		Local:        local,
+		Announces:    local,
 		HugePages:    cfg.HugePages,
 		Lock:         cfg.Lock,
 		EpochDir:     cfg.EpochDir,
@@ -220,8 +222,9 @@ func writesInTurn(fd int) bool {
 	return unix.Fstatfs(fd, &fs) == nil && (fs.Type == unix.EXT4_SUPER_MAGIC || fs.Type == unix.XFS_SUPER_MAGIC)
 }
 
-// announces reports whether the file is on a file system that is known to begin to read when it is advised to.
-func announces(fd int) bool {
+// onLocalDisk reports whether the file is on a file system that is known to keep its files on disks of this
+// machine: it begins to read when it is advised to, and knows how long they are.
+func onLocalDisk(fd int) bool {
 	var fs unix.Statfs_t
 	if unix.Fstatfs(fd, &fs) != nil {
 		return false

@@ -75,6 +75,7 @@ func open(cfg Config) (*Device, error) {
 		Pool:         cfg.Pool,
 		Info:         info,
 		WriteThrough: cfg.WriteThrough,
+		Local:        true,
 		Follow:       follow,
 		Lock:         cfg.Lock,
 		EpochDir:     cfg.EpochDir,

@@ -9,7 +9,7 @@ import (
 
 // Short reads of what is not in memory go through a queue of their own where the device can be
 // told of them (blockdev.Announcer). Whoever of the workers comes first announces all that have
-// come, which has storage work at them; then as few workers as there are processors for wait
+// come, which has storage work at them; then half as many workers as Go has processors wait
 // for one after the other, and answer those that are there together:
 //
 //	ToReader --> fresh --(announced)--> waiting --(its turn: lease)--> answered
@@ -62,6 +62,9 @@ func announcer(d blockdev.Device) blockdev.Announcer {
 func (r *reads) drop(o *Op) {
 	if !r.fresh.remove(o) {
 		r.waiting.remove(o)
+	}
+	if r.fresh.head == nil {
+		r.called = false // who has been called finds nothing to announce
 	}
 	o.read = read{}
 }

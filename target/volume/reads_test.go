@@ -165,7 +165,7 @@ func TestReadStuck(t *testing.T) {
 		other := b.read(6)
 		close(other.gate)
 		<-other.steps
-		if took := time.Since(began); took > 4*readStuck {
+		if took := time.Since(began); took > 2*readStuck {
 			t.Errorf("one that came later waited until %v", took)
 		}
 		close(all[0].gate)
@@ -184,10 +184,6 @@ func TestAnnouncementStuck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newReaders(t, 4)
 		b.d.hung = make(chan struct{})
-		queue := func(r *reading) {
-			r.op.read = read{b.v.announcer, int64(r.n) * 512, 512}
-			b.v.pool.enqueueLocked(&r.op)
-		}
 		b.d.here[2] = true
 		var all []*reading
 		for n := range 2 {
@@ -196,8 +192,8 @@ func TestAnnouncementStuck(t *testing.T) {
 		}
 		began := time.Now()
 		b.v.mu.Lock()
-		queue(all[0])
-		queue(all[1])
+		b.queueLocked(all[0])
+		b.queueLocked(all[1])
 		b.v.mu.Unlock()
 		<-all[0].steps
 		<-all[1].steps
@@ -232,4 +228,106 @@ func TestReadsAndOthers(t *testing.T) {
 			}
 		})
 	}
+}
+
+// queueLocked has a read of the medium queued. Preconditions: v.mu is held.
+func (b *readers) queueLocked(r *reading) {
+	r.op.read = read{b.v.announcer, int64(r.n) * 512, 512}
+	b.v.pool.enqueueLocked(&r.op)
+}
+
+// Reads that are aborted before the worker that has been called for them comes hold up no other.
+func TestCalledInVain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newReaders(t, 4)
+		gone := b.start(1, func(*reading) {})
+		b.v.mu.Lock()
+		b.queueLocked(gone)
+		set := b.v.markLocked(func(o *Op) AbortReason { return AbortedByOwner }, nil)
+		b.v.mu.Unlock() // now the worker comes
+		set.Finish()
+		synctest.Wait()
+		later := b.read(2)
+		close(later.gate)
+		b.expect("the later one", -1, 102, 2, -2)
+		if len(later.steps) == 0 {
+			b.v.mu.Lock() // so that the test ends
+			b.v.pool.hireLocked(&later.op)
+			b.v.mu.Unlock()
+		}
+	})
+}
+
+// A worker that was to come for a write in turn and takes a read leaves the write to another one.
+func TestReadBesideWriteInTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		first := make(chan struct{})
+		made := make(chan int64, 2)
+		d := &told{here: map[int]bool{}, hung: make(chan struct{}), Device: slow{newDevice(t, "v"), true, func(off int64) {
+			if made <- off / 512; off == 10*512 {
+				<-first
+			}
+		}}}
+		b := &readers{serve(t, new(Registry), Config{Device: d, Workers: 16}, "v"), d}
+		b.v.pool.reads.usual = 2
+		b.v.pool.short = stepsSure
+		var block [512]byte
+		write := func(n int64) *req {
+			r := &req{steps: make(chan Cause, 1)}
+			b.bench.start(r, &Client{}, Simple, uint64(n), uint64(n)+1, HoldWrite)
+			b.v.ToWriter(&r.op, block[:], n*512)
+			synctest.Wait()
+			return r
+		}
+		write10 := write(10)
+		<-made
+		one := b.read(1) // its announcement hangs
+		synctest.Wait()
+		two := b.read(2) // whose worker waits for the first
+		synctest.Wait()
+		write11 := write(11) // is left to the worker of the other write
+		b.v.mu.Lock()
+		if b.v.pool.queue.head == nil || b.v.pool.reads.waiting.head == nil {
+			t.Error("there is no write and no read to choose from")
+		}
+		b.v.mu.Unlock()
+		close(first)
+		synctest.Wait()
+		select {
+		case <-made:
+		default:
+			t.Error("the second write waits for somebody who is with a read")
+		}
+		close(one.gate)
+		close(two.gate)
+		close(d.hung)
+		for _, r := range []*req{one.req, two.req, write10, write11} {
+			<-r.steps
+		}
+	})
+}
+
+// More workers come for reads that wait, too.
+func TestMoreWorkersForReads(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newReaders(t, 1)
+		b.v.pool.reads.usual = 3
+		var all []*reading
+		for n := range 3 {
+			all = append(all, b.read(n+1))
+			synctest.Wait()
+		}
+		b.expect("one worker", 101, 1)
+		b.v.SetWorkers(3)
+		synctest.Wait()
+		got := b.d.noted()
+		slices.Sort(got)
+		if want := []int{2, 3, 102, 103}; !slices.Equal(got, want) {
+			t.Errorf("three workers: %v, want %v", got, want)
+		}
+		for _, r := range all {
+			close(r.gate)
+			<-r.steps
+		}
+	})
 }

@@ -82,6 +82,11 @@ func (s *Tasks) SetWorkers(n int) {
 	for o := p.queue.head; o != nil && p.n < p.most; o = o.qnext {
 		p.startLocked()
 	}
+	for _, q := range [...]opQueue{p.reads.fresh, p.reads.waiting} {
+		for o := q.head; o != nil; o = o.qnext {
+			p.hireLocked(o)
+		}
+	}
 }
 
 // enqueueLocked puts o behind the others that wait for a worker.
@@ -208,7 +213,7 @@ func (p *pool) popReadLocked() *Op {
 	switch {
 	case r.waiting.head != nil:
 		p.watchReadsLocked()
-	case r.fresh.head == nil:
+	case r.fresh.head == nil && r.readers <= r.usual: // with more, one is stuck still
 		r.stuck = false
 	}
 	return o
@@ -295,6 +300,9 @@ func (p *pool) worker() {
 		}
 		// Reads and what else there is go by turns.
 		if reader = p.readableLocked() && (p.queue.head == nil || !reader); reader {
+			if next := p.queue.head; next != nil {
+				p.hireLocked(next) // the caller may have been the one who was to come for it
+			}
 			o := p.popReadLocked()
 			p.readLocked(o, &owes)
 			continue

@@ -138,7 +138,7 @@ func TestExtentsAreWholeBlocks(t *testing.T) {
 }
 
 // TestPageTable compares the table with one that has a state for each page: what is learnt
-// takes nothing away, what is cleared is whole pages only.
+// takes nothing away, readers make nothing owned, what is cleared is whole pages only.
 func TestPageTable(t *testing.T) {
 	const page, count = 4096, 200
 	for _, holesKnown := range []bool{false, true} {
@@ -170,8 +170,9 @@ func TestPageTable(t *testing.T) {
 				case clear && lo >= off && hi <= off+n:
 					mapped[i], own[i] = false, s == pageHole && !holesKnown
 				case !clear && lo < off+n && hi > off:
-					mapped[i] = mapped[i] || s == pageData || s == pageOwned
-					own[i] = own[i] || s == pageHole || s == pageOwned
+					m, o := mapped[i], own[i]
+					mapped[i] = m || s == pageOwned || s == pageData && !o
+					own[i] = o || s == pageOwned || s == pageHole && !m
 				}
 				want := pageUnknown
 				switch {

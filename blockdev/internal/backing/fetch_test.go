@@ -14,6 +14,9 @@ import (
 // a fault, which reads a window around it, and so does one that goes on behind others. Of a hole
 // nothing is read. What is known or in memory is not read again.
 func TestBrought(t *testing.T) {
+	if unix.Getpagesize() != 4096 {
+		t.Skip("the ranges are for pages of 4 KiB")
+	}
 	var calls []string
 	k := linux
 	k.pread = func(fd int, p []byte, off int64) (int, error) {
@@ -36,7 +39,7 @@ func TestBrought(t *testing.T) {
 		}
 		return nil
 	}
-	v, path := openFile(t, 4<<20, k, func(c *Config) { c.Announces = true })
+	v, path := openFile(t, 4<<20, k, func(c *Config) { c.Announces, c.Local = true, true })
 	fd, err := unix.Open(path, unix.O_RDWR, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -114,7 +117,7 @@ func TestReadThroughNeedsNoPool(t *testing.T) {
 	if err := os.WriteFile(path, make([]byte, 2<<20), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	const n = 100 << 10
+	const n = 128 << 10 // whole pages of any size
 	for _, c := range []struct {
 		what  string
 		lease func(*blockdev.Lease) error

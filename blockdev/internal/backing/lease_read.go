@@ -105,8 +105,8 @@ func (m *mapped) learnRun(off, end int64) error {
 			return m.learnData(off, end-off)
 		}
 		// Pages behind the lease may be marked as a hole although others may be writing
-		// there: writers mark their pages as data afterwards, and that mark is never
-		// replaced by this one (see pages.set).
+		// there: writers mark their pages as owned afterwards, and what has a mark gets
+		// no other by this (see pages.set).
 		hole, n, err := m.extent(off, max(end, min(off+holeAhead, m.ceil(m.size.Load()))))
 		if err != nil {
 			return err

@@ -3,6 +3,7 @@ package backing
 import (
 	"fmt"
 	"math/bits"
+	"sync"
 	"sync/atomic"
 	"unsafe"
 
@@ -20,8 +21,9 @@ import (
 //
 // The bits of 64 pages are two adjacent words, updated atomically. Setting bits
 // needs a lease on the range; clearing map needs an exclusive claim on whole
-// pages. They are a hint about residency (the kernel may reclaim a page), but
-// exact about holes: nobody else writes to a locked backing store.
+// pages. They are a hint about residency (the kernel may reclaim a page). What is a hole here
+// is one in the store, as nobody else writes to that; what is data may be a hole that somebody
+// has found in the page cache.
 type pages struct {
 	words []atomic.Uint64
 	raw   []byte
@@ -29,6 +31,7 @@ type pages struct {
 	// holesKnown makes unknown pages holes: the store began empty and only
 	// this process writes to it.
 	holesKnown bool
+	marking    sync.Mutex // of readers, and of who takes marks away
 }
 
 type pageState uint8
@@ -148,21 +151,30 @@ func (t *pages) wordIs(w uint64, s pageState) bool {
 	return m == 0 && o == 0
 }
 
-// set records what was learnt about the pages that [off, off+n) touches. It
-// never takes knowledge away: data stays data.
+// set records what was learnt about the pages that [off, off+n) touches. Writers, who have reserved
+// the space, make them owned. Readers find holes and data, and what is known of a page stays: the
+// marks of a hole and of data together would look like reserved space.
 func (t *pages) set(off, n int64, s pageState) {
 	if n <= 0 {
 		return
 	}
+	if s != pageOwned {
+		t.marking.Lock()
+		defer t.marking.Unlock()
+	}
 	first, last := uint64(off)>>t.shift, uint64(off+n-1)>>t.shift
 	for w := first / 64; w <= last/64; w++ {
+		mapped, own := &t.words[2*w], &t.words[2*w+1]
 		m := wordMask(w, first, last)
+		if s != pageOwned {
+			m &^= mapped.Load() | own.Load() // a writer may set more meanwhile: both
+		}
 		// Set the bit "map" before "own": "own" alone means a hole, which readers must not see here.
 		if s == pageData || s == pageOwned {
-			or(&t.words[2*w], m)
+			or(mapped, m)
 		}
 		if s == pageHole || s == pageOwned {
-			or(&t.words[2*w+1], m)
+			or(own, m)
 		}
 	}
 }
@@ -175,6 +187,8 @@ func (t *pages) clear(off, n int64, s pageState) {
 	if off >= end {
 		return
 	}
+	t.marking.Lock()
+	defer t.marking.Unlock()
 	first, last := uint64(off)>>t.shift, uint64(end-1)>>t.shift
 	for w := first / 64; w <= last/64; w++ {
 		m := wordMask(w, first, last)

@@ -34,12 +34,15 @@ func (m *mapped) stream(off int64) bool {
 }
 
 // known finds out whether the kernel has the pages of [off, off+n) in memory, which are unknown, and
-// notes it. It does not wait for storage. Of a file that the process may not write to, the kernel does
+// notes it. It does not wait for storage, nor for a server that has it. Of a file that the process may not write to, the kernel does
 // not tell. What a truncation has left of a large folio is still there behind the file's end.
 func (m *mapped) known(off, n int64) bool {
+	if !m.cfg.Local || m.cfg.Info.ReadOnly {
+		return false
+	}
 	first := m.floor(off)
 	length := min(m.ceil(off+n), m.ceil(m.size.Load())) - first
-	if m.cfg.Info.ReadOnly || length > cachedMax || !m.cached(first, length) || m.truncated(off, n) != nil {
+	if length > cachedMax || !m.cached(first, length) || m.truncated(off, n) != nil {
 		return false
 	}
 	m.pages.set(off, n, pageData)

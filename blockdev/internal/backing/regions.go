@@ -12,8 +12,9 @@ import (
 const regionSize = 2 << 20
 
 // regions remembers, a bit each, which parts of a volume are known to have no holes: what is not
-// in memory there is read without a look at the file system first. It only ever costs
-// memory when it is wrong: a hole that somebody has punched since is read as zeroes.
+// in memory there is read without a look at the file system first. When it is wrong it costs
+// memory: a hole that somebody has punched since is read as zeroes, and taken for data, which has
+// no space reserved. What a shrinking cuts off is forgotten.
 type regions struct {
 	words []atomic.Uint64
 	raw   []byte
@@ -54,5 +55,16 @@ func (r *regions) filled(off, end int64) {
 	}
 	for w := first / 64; w <= (behind-1)/64; w++ {
 		or(&r.words[w], wordMask(w, first, behind-1))
+	}
+}
+
+// forget takes the notes about everything from off on away.
+func (r *regions) forget(off int64) {
+	first := uint64(off) / regionSize
+	last := uint64(len(r.words))*64 - 1
+	for w := first / 64; w < uint64(len(r.words)); w++ {
+		if m := wordMask(w, first, last); r.words[w].Load()&m != 0 {
+			r.words[w].And(^m)
+		}
 	}
 }

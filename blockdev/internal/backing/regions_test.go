@@ -35,6 +35,19 @@ func TestRegions(t *testing.T) {
 			t.Errorf("[%d, %d) full: %v", c.off, c.end, got)
 		}
 	}
+	r.forget(100*regionSize + 4096)
+	for _, c := range []struct {
+		off, end int64
+		full     bool
+	}{
+		{50 * regionSize, 100 * regionSize, true},
+		{100 * regionSize, 100*regionSize + 4096, false},
+		{129 * regionSize, 130 * regionSize, false},
+	} {
+		if got := r.full(c.off, c.end); got != c.full {
+			t.Errorf("[%d, %d) full after a shrinking: %v", c.off, c.end, got)
+		}
+	}
 }
 
 // Storage is told of what is read, and of nothing else: neither of holes, nor of what is known to be
@@ -50,7 +63,9 @@ func TestAnnounce(t *testing.T) {
 		calls = append(calls, call{off, n})
 		return unix.EIO // and nobody minds
 	}
-	const size = 2*regionSize + 8192
+	page := unix.Getpagesize()
+	first := int64(regionSize + 2*page)
+	size := int64(2*regionSize + 2*page)
 	v, path := openFile(t, size, k, func(c *Config) { c.Announces = true })
 	fd, err := unix.Open(path, unix.O_RDWR, 0)
 	if err != nil {
@@ -66,10 +81,10 @@ func TestAnnounce(t *testing.T) {
 		n    int
 		want []call
 	}{
-		{"data", regionSize + 8192, 4096, []call{{regionSize + 8192, 4096}}},
-		{"parts of pages", regionSize + 8192 + 512, 4096, []call{{regionSize + 8192, 8192}}},
-		{"a hole", 4096, 4096, nil},
-		{"beyond the end", size, 4096, nil},
+		{"data", first, page, []call{{first, int64(page)}}},
+		{"parts of pages", first + 512, page, []call{{first, 2 * int64(page)}}},
+		{"a hole", int64(page), page, nil},
+		{"beyond the end", size, page, nil},
 	} {
 		calls = nil
 		if v.Announce(c.off, c.n); !slices.Equal(calls, c.want) {
@@ -77,19 +92,19 @@ func TestAnnounce(t *testing.T) {
 		}
 	}
 	var l blockdev.Lease
-	if err := v.LeaseRead(&l, regionSize, 4096, blockdev.Wait); err != nil {
+	if err := v.LeaseRead(&l, regionSize, page, blockdev.Wait); err != nil {
 		t.Fatal(err)
 	}
 	l.Release()
 	calls = nil
-	if v.Announce(regionSize, 4096); len(calls) != 0 {
+	if v.Announce(regionSize, page); len(calls) != 0 {
 		t.Errorf("what is known: %v", calls)
 	}
 	if err := v.Close(); err != nil {
 		t.Fatal(err)
 	}
 	calls = nil
-	if v.Announce(regionSize+8192, 4096); len(calls) != 0 {
+	if v.Announce(first, page); len(calls) != 0 {
 		t.Errorf("closed: %v", calls)
 	}
 }

@@ -63,6 +63,7 @@ func (v *Volume) resize(n int64) error {
 		v.size.Store(old)
 		return v.fail("resize", n, old-n, err)
 	}
+	v.regions.forget(n)
 	return nil
 }
 
@@ -99,6 +100,7 @@ func (m *mapped) forget(beyond int64) {
 	beyond = max(m.floor(beyond), 0)
 	if beyond < size {
 		m.pages.clear(beyond, m.ceil(size)-beyond, pageUnknown)
+		m.regions.forget(beyond)
 	}
 }
 

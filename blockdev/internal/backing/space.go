@@ -151,9 +151,10 @@ func (m *mapped) extent(off, end int64) (hole bool, n int64, err error) {
 	if err != nil {
 		return false, 0, m.fail("SEEK_HOLE", off, end-off, err)
 	}
-	// The end of the file counts as a hole; pages are data to their end.
+	// The end of the file counts as a hole; pages are data to their end. Of the region there
+	// nothing is noted unless it is whole: the file may grow by a hole.
 	if next >= m.size.Load() {
-		next = max(end, (m.size.Load()+regionSize-1)&^(regionSize-1))
+		next = max(end, next)
 	}
 	first := off &^ (regionSize - 1)
 	if hole, err := m.seek(first, unix.SEEK_HOLE); err != nil || hole < off {

@@ -39,6 +39,7 @@ type Config struct {
 	Prealloc     bool // space is reserved, holes are not welcome
 	HolesKnown   bool // the store began as one hole and nobody else writes to it
 	SeekHoles    bool // SEEK_DATA and SEEK_HOLE work
+	Local        bool // StoreSize is known to wait for nobody
 	Announces    bool // readahead is known to begin at once, and to read what it was asked for
 	HugePages    bool // ask for transparent huge pages
 	Lock         bool // keep what is in memory there (mlock)

@@ -24,6 +24,7 @@ type loopMover struct {
 	pings     int
 	last      iscsi.BHS
 	name      string        // of the initiator; "": any
+	aborts    int           // guarded by list: transfers that were to be aborted
 	stubborn  bool          // an orderly Terminate does not end: the peer does not read
 	backlog   iscsi.Backlog // guarded by list
 
@@ -37,7 +38,7 @@ func (m *loopMover) Limits() iscsi.Limits           { return iscsi.Limits{MaxCon
 func (m *loopMover) KeyProfile() iscsi.KeyProfile   { return iscsi.KeyProfile{} }
 func (m *loopMover) NoticeKeyValues(*iscsi.Params)  {}
 func (m *loopMover) Enable() error                  { return nil }
-func (m *loopMover) AbortTransfer(*iscsi.Transfer)  {}
+func (m *loopMover) AbortTransfer(*iscsi.Transfer)  { m.list.Lock(); m.aborts++; m.list.Unlock() }
 func (m *loopMover) ReleaseTask(*iscsi.TaskBuffers) {}
 func (m *loopMover) Terminate(reason error) {
 	if reason == nil && m.stubborn {

@@ -38,8 +38,8 @@ func (k *task) collectLocked(p *iscsi.PDU) bool {
 	}
 	u.dataSN, u.hole = 0, false
 	if u.burst++; s.erl > 0 {
-		burst := u.burst
-		u.late = time.AfterFunc(s.srv.cfg.Timeouts.Sequence, func() { k.lateBurst(burst) })
+		c, burst := k.conn(), u.burst
+		u.late = time.AfterFunc(s.srv.cfg.Timeouts.Sequence, func() { k.lateBurst(c, burst) })
 	}
 	u.buf = append(buf, p.Data...)
 	u.have = uint32(len(p.Data))
@@ -107,7 +107,7 @@ func (m *commands) takeDataOut(c *conn, p *iscsi.PDU) {
 		return
 	}
 	p.Release()
-	if k != nil {
+	if next >= burstRuns { // with the others, somebody else may have ended the command by now
 		k.endBurst(c, next, stall)
 	}
 }
@@ -170,8 +170,8 @@ func (k *task) collectedLocked(next burstNext) (stall bool) {
 	return stall
 }
 
-// endBurst carries the command of a burst that is over out, or answers it; the others go
-// on without it. here is as in deliverHeld.
+// endBurst carries the command of a burst that is over out, or answers it. here is as in
+// deliverHeld.
 func (k *task) endBurst(here *conn, next burstNext, stall bool) {
 	s, via := k.session(), k.Via() // when it has been carried out, the slot may belong to someone else
 	switch next {
@@ -193,12 +193,13 @@ func (k *task) endBurst(here *conn, next burstNext, stall bool) {
 }
 
 // lateBurst gives up waiting for unsolicited data (sequence reception time-out,
-// RFC 7143 §7.5). A burst that still makes progress is given another time-out.
-func (k *task) lateBurst(burst uint64) {
-	s := k.session()
+// RFC 7143 §7.5) of a command that has come by c. A burst that still makes progress is
+// given another time-out.
+func (k *task) lateBurst(c *conn, burst uint64) {
+	s := c.sess
 	s.mu.Lock()
 	u := &k.unsol
-	over := k.state == taskCollecting && u.burst == burst
+	over := c.hasLocked(k) && k.state == taskCollecting && u.burst == burst
 	if over && u.moved {
 		u.moved, over = false, false
 		u.late.Reset(s.srv.cfg.Timeouts.Sequence)

@@ -308,15 +308,18 @@ func (k *task) getDoneLocked() (over bool, err error) {
 
 // Cancel implements scsi.Port: the task has been aborted, its running DataOut is
 // to end.
-func (k *task) Cancel(t *scsi.Task) {
-	s := k.session()
+func (k *task) Cancel(t *scsi.Task, via volume.Port) {
+	c, ok := via.(*conn)
+	if !ok {
+		c = k.conn() // error recovery level 2: the slot stays with the session
+	}
+	s := c.sess
 	s.mu.Lock()
-	// The slot may have been given to another command since, even to one of another session.
-	if k.session() != s {
+	if !c.hasLocked(k) {
 		s.mu.Unlock()
 		return
 	}
-	c := k.conn()
+	c = k.conn()
 	running := t.Aborted() && k.out.running && k.moving > 0
 	if running {
 		c.dm.AbortTransfer(&k.out.x)

@@ -1,6 +1,7 @@
 package iscsi
 
 import (
+	"slices"
 	"sync"
 
 	"softiser/internal/iscsi"
@@ -51,8 +52,9 @@ func (m *commands) slotLocked(c *conn, p *iscsi.PDU) (*task, iscsi.RejectReason)
 // slots are the command slots of a connection. They come in pieces, which are lent: all go
 // back when no slot is in use, so that many sessions that are at work in turns use the same few,
 // which stay in the processor's cache. Who comes too late for a command (see volume.Request)
-// may find that its slot is another session's. At error recovery level 2 it must not be:
-// what an aborted task has left parked stays in the slot.
+// may find that its slot is another session's, or nobody's: before he looks into it, he asks the
+// connection that it came on (hasLocked). At error recovery level 2 it must not be: what an
+// aborted task has left parked stays in the slot.
 type slots struct {
 	pieces []*slotPiece
 	free   *task // of those that have been used
@@ -74,6 +76,28 @@ var slotPieces = sync.Pool{New: func() any {
 	return p
 }}
 
+// has reports whether k is one of them.
+func (p *slotPiece) has(k *task) bool {
+	for i := range p {
+		if k == &p[i] {
+			return true
+		}
+	}
+	return false
+}
+
+// forget keeps nothing alive of who has had the slots.
+func (p *slotPiece) forget() {
+	for i := range p {
+		k := &p[i]
+		if k.via.Load() == nil {
+			return // it has not been used, nor those behind it
+		}
+		k.via.Store(nil)
+		k.scsi.Nexus, k.next = nil, nil
+	}
+}
+
 // take finds a slot for a command of c, whose slots these are.
 func (l *slots) take(c *conn) *task {
 	k := l.free
@@ -94,6 +118,12 @@ func (l *slots) take(c *conn) *task {
 	return k
 }
 
+// hasLocked reports whether k is a slot of c, so that sess.mu guards it, which the caller
+// holds. At error recovery level 2 a slot may change its connection, never its session.
+func (c *conn) hasLocked(k *task) bool {
+	return c.sess.erl == 2 || slices.ContainsFunc(c.slots.pieces, func(p *slotPiece) bool { return p.has(k) })
+}
+
 // put takes a slot back.
 func (l *slots) put(k *task) {
 	k.next, l.free = l.free, k
@@ -101,6 +131,7 @@ func (l *slots) put(k *task) {
 		return
 	}
 	for i, p := range l.pieces {
+		p.forget()
 		slotPieces.Put(p)
 		l.pieces[i] = nil
 	}

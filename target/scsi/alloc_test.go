@@ -28,9 +28,9 @@ func (p *loopPort) DataOut(t *Task, _ uint32, _ [][]byte) error {
 	return nil
 }
 
-func (p *loopPort) Cancel(*Task)    {}
-func (p *loopPort) Respond(t *Task) { p.status = t.Status }
-func (p *loopPort) Push()           {}
+func (p *loopPort) Cancel(*Task, volume.Port) {}
+func (p *loopPort) Respond(t *Task)           { p.status = t.Status }
+func (p *loopPort) Push()                     {}
 
 func (p *loopPort) Via() volume.Port { return p }
 

@@ -81,7 +81,7 @@ func (p *testPort) DataOut(t *Task, off uint32, segs [][]byte) error {
 	return nil
 }
 
-func (p *testPort) Cancel(t *Task) {
+func (p *testPort) Cancel(t *Task, _ volume.Port) {
 	p.mu.Lock()
 	c := p.calls[t]
 	if c == nil || !t.Aborted() || c.waiting == nil {

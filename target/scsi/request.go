@@ -66,8 +66,8 @@ func (t *Task) outcome() string {
 	return t.Status.String()
 }
 
-// Cancel implements volume.Request. The port of a slot is always the same.
-func (r *request) Cancel(volume.Port) { r.Port.Cancel(r.task()) }
+// Cancel implements volume.Request. The Port of a slot is always the same.
+func (r *request) Cancel(via volume.Port) { r.Port.Cancel(r.task(), via) }
 
 // toWorker hands t to a worker, which calls job.
 func (t *Task) toWorker(job func(*Task)) {

@@ -85,11 +85,12 @@ type Port interface {
 	// returns an error, DataOutDone is not called.
 	DataOut(t *Task, off uint32, segs [][]byte) error
 	// Cancel ends a DataOut of t that is under way, because t has been aborted:
-	// DataOutDone follows, with an error, as soon as nothing more can arrive. It
-	// is a no-op for a task without one, or whose Aborted is false when checked
-	// under the port's own lock (the slot holds a new command by then). It may be
-	// called on any goroutine, without locks held.
-	Cancel(t *Task)
+	// DataOutDone follows, with an error, as soon as nothing more can arrive. via is
+	// what Via has returned while the task was surely there. It is a no-op for a task
+	// without a DataOut, or whose Aborted is false when checked under the port's own
+	// lock (the slot holds a new command by then), and leaves a slot alone that is not
+	// via's any more. It may be called on any goroutine, without locks held.
+	Cancel(t *Task, via volume.Port)
 	// Respond queues the SCSI Response. Afterwards the task belongs to the
 	// session layer, which calls Task.Release once data and status no longer
 	// need its memory. It may be called on any goroutine, without locks held.

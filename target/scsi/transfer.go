@@ -59,7 +59,7 @@ func (d *transfer) put() {
 func (d *transfer) fetch(off uint32, cont func(*Task)) {
 	t := d.t
 	d.cont = cont
-	port := t.Port
+	port, via := t.Port, t.Port.Via() // the task may have ended when DataOut returns
 	t.Op.Stamp(volume.Leased)
 	if err := port.DataOut(t, off, d.segs); err != nil {
 		t.fail(spc.KeyAborted, spc.ASCDataPhase)
@@ -68,7 +68,7 @@ func (d *transfer) fetch(off uint32, cont func(*Task)) {
 	// An abort that came before DataOut found nothing to cancel. From here on
 	// the task may have ended; cancelling then is a no-op.
 	if t.Aborted() {
-		port.Cancel(t)
+		port.Cancel(t, via)
 	}
 }
 

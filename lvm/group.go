@@ -249,6 +249,13 @@ func (g *Group) Close() error {
 	return errors.Join(append(errs, g.disks.Close())...)
 }
 
+// closed reports whether Close has begun to close the devices.
+func (g *Group) closed() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.md.closed
+}
+
 // AddDisks is vgextend: it opens devices, makes PVs of those that are none, and
 // adds them to the group.
 func (g *Group) AddDisks(paths []string, o vg.PVOptions, why string) error {

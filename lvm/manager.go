@@ -187,7 +187,8 @@ func (m *Manager) openGroup(s Spec) (*Group, error) {
 	return g, nil
 }
 
-// Drop closes a group, whose volumes must have been closed: with blockdev.ErrInUse it stays open.
+// Drop closes a group, whose volumes must have been closed: if one is open the group stays open,
+// and Group finds it. With any other error it has closed, not well.
 func (m *Manager) Drop(name string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -196,7 +197,7 @@ func (m *Manager) Drop(name string) error {
 		return fmt.Errorf("volume group %q %w", name, vg.ErrNotFound)
 	}
 	err := g.Close()
-	if !errors.Is(err, blockdev.ErrInUse) {
+	if g.closed() { // ErrInUse may also be that of a disk
 		delete(m.groups, name)
 	}
 	return err

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -174,7 +175,11 @@ func (a *app) build(cfg *config.Config, f *serveFlags, c registry.Config) error 
 		return fmt.Errorf("limits.staging_memory: %w", err)
 	}
 	tc.Log, tc.Staging = a.log, a.pool
-	a.stateDir = tc.StateDir
+	if a.stateDir = tc.StateDir; a.stateDir != "" {
+		if a.stateDir, err = filepath.Abs(a.stateDir); err != nil {
+			return fmt.Errorf("admin.state_dir: %w", err)
+		}
+	}
 	if a.srv, err = target.New(tc); err != nil {
 		return err
 	}

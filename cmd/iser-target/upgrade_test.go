@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,11 +18,14 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/zap"
+
 	"softiser/internal/await"
 	"softiser/internal/handover"
 	"softiser/internal/loopback"
 	"softiser/target"
 	"softiser/target/admin"
+	"softiser/target/registry"
 )
 
 // served is a target that runs as a process of its own, which others take the place of.
@@ -406,6 +410,35 @@ func TestUpgradeStateDir(t *testing.T) {
 	configure(link)
 	if _, err := s.upgrade(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestUpgradeRelativeStateDir: one name of two folders, each relative to a process of its own, is refused.
+func TestUpgradeRelativeStateDir(t *testing.T) {
+	build := func() *app {
+		dir := t.TempDir()
+		t.Chdir(dir)
+		configFile(t, dir, "admin: {state_dir: state}\nvolumes: [{name: m, type: memory, size: 1MiB}]\ntargets: [{iqn: \"iqn.2026-11.test:m\", luns: [{lun: 0, volume: m}]}]\n")
+		f := serveFlags{config: "c.yaml", storage: await.Deadline}
+		cfg, err := f.resolve()
+		if err != nil {
+			t.Fatal(err)
+		}
+		a := &app{log: zap.NewNop()}
+		if err := a.build(cfg, &f, registry.Config{}); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(a.reg.Close)
+		t.Cleanup(func() { a.srv.Shutdown(context.Background()) })
+		return a
+	}
+	old, next := build(), build()
+	x := taking{state: handedOver{StateDir: old.stateDir}}
+	if err := x.checkStateDir(next.stateDir); err == nil || !strings.Contains(err.Error(), "another folder takes a restart") {
+		t.Error(err)
+	}
+	if err := x.checkStateDir(old.stateDir); err != nil {
+		t.Error(err)
 	}
 }
 

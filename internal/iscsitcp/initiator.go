@@ -34,7 +34,7 @@ type taskTable struct {
 	buckets [taskBuckets]*task
 	slots   []*task
 	free    *task
-	reads   list.List[task] // those with input, in the order in which they were sent
+	reads   list.List[task] // those with input that no later one has overtaken, in the order in which they were sent
 	reading int             // tasks with enough input to be worth placing directly
 	// direct: such tasks are about, or come and go; the receive goroutine does
 	// not read ahead into their data.

@@ -73,7 +73,7 @@ func init() {
 	}
 	signal.Ignore(os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	_, _ = io.Copy(io.Discard, os.Stdin) // until the other end has gone
-	for quiet := time.Now(); time.Since(quiet) < quietFor; time.Sleep(10 * time.Millisecond) {
+	for quiet := time.Now(); time.Since(quiet) < quietFor; time.Sleep(100 * time.Millisecond) {
 		for _, pid := range marked(mark) {
 			quiet = time.Now()
 			_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"softiser/internal/await"
 )
@@ -24,7 +25,7 @@ func init() {
 	if err := exec.Command("sh", "-c", "setsid sleep 3600 </dev/null >/dev/null 2>&1 &").Run(); err != nil {
 		panic(err)
 	}
-	select {}
+	time.Sleep(time.Hour) // it is killed before; without a timer the runtime might call it a deadlock
 }
 
 // TestProcesses: what the tests of a binary have started ends with that also if it is killed, and is

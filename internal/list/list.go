@@ -73,7 +73,7 @@ func (l *List[T]) RemoveThrough(n *Node[T]) bool {
 	if n.in != l {
 		return false
 	}
-	for l.first != n {
+	for l.first != nil && l.first != n {
 		l.Remove(l.first)
 	}
 	return l.Remove(n)

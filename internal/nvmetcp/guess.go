@@ -58,7 +58,7 @@ func (f foresight) Answer(header []byte) bool { return Type(header[0]) == TypeCa
 // Guarded by conn.mu.
 type readQueue struct {
 	list list.List[hostIO] // without those that later ones have overtaken: a guess would wait for them
-	n    int               // of them: with data that is not guessed, and not to be copied
+	n    int               // of all of them, overtaken ones as well: with data that is not guessed, and not to be copied
 }
 
 // apart reports whether the data of io has receive calls of its own.

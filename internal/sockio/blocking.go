@@ -125,7 +125,8 @@ func (w *Waiter) blocking() bool {
 			return false
 		}
 		w.Blocks++
-		if b.state != blockBefore {
+		// A read would not hear of a notice; see await.
+		if b.state != blockBefore && (w.conn == nil || w.conn.byRef.Load() == 0) {
 			c.wait = true
 			continue
 		}

@@ -154,3 +154,61 @@ func TestNotBlocking(t *testing.T) {
 		})
 	}
 }
+
+// looks is a reader that notes whether it might have waited.
+type looks struct {
+	reader
+	mayWait bool
+}
+
+func (l *looks) Ready() bool {
+	l.mayWait = l.mayWait || l.call.wait
+	return l.reader.Ready()
+}
+
+// While notices are due of what has been sent by reference, no read waits, which would not hear of
+// one: the wait comes before it.
+func TestNoticesAreHeardWhileBlocking(t *testing.T) {
+	for _, due := range []int64{1, 0} {
+		peer, conn := pair(t)
+		conn.byRef.Store(due)
+		l := &looks{reader: reader{Conn: conn, hear: func(byte) { put(t, conn, 1) }}}
+		w := blocker(conn, l)
+		put(t, peer, 1)
+		if _, err := unix.Poll([]unix.PollFd{{Fd: int32(conn.fd), Events: unix.POLLIN}}, -1); err != nil && err != unix.EINTR {
+			t.Fatal(err)
+		}
+		if w.Ready(0) || w.Blocks != 1 || l.mayWait != (due == 0) {
+			t.Errorf("%d due: %d waits in a call, one of them in a read: %v", due, w.Blocks, l.mayWait)
+		}
+	}
+}
+
+// What has been sent by reference counts until notices have told of all of it.
+func TestNoticesAreCounted(t *testing.T) {
+	peer, conn := pair(t)
+	if !conn.EnableZerocopy() {
+		t.Skip("no MSG_ZEROCOPY: the kernel does not know it")
+	}
+	const calls = 3
+	for range calls {
+		if n, err := conn.WritevZerocopy(vecs([]byte("ref"))); n != 3 || err != nil {
+			t.Fatal(n, err)
+		}
+	}
+	if got := conn.byRef.Load(); got != calls {
+		t.Errorf("%d calls are under way, want %d", got, calls)
+	}
+	if _, err := io.ReadFull(peer.nc, make([]byte, 3*calls)); err != nil {
+		t.Fatal(err)
+	}
+	for told := uint32(0); told < calls; {
+		if _, err := unix.Poll([]unix.PollFd{{Fd: int32(conn.fd)}}, -1); err != nil && err != unix.EINTR {
+			t.Fatal(err)
+		}
+		conn.Notices(func(n Notice) { told += n.Hi - n.Lo + 1 })
+	}
+	if got := conn.byRef.Load(); got != 0 {
+		t.Errorf("%d calls are under way, and all have been told of", got)
+	}
+}

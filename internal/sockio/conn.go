@@ -51,6 +51,8 @@ type Conn struct {
 	drained  bool          // the last one did
 	call     InCall        // the reads that may wait
 
+	byRef atomic.Int64 // calls by reference of whose end no notice has told
+
 	sends atomic.Uint64 // calls that have sent something, where a reader may wait
 
 	tapped atomic.Uint64 // which Tap has judged it last, and which of that one's connections it is; see Tap.of

@@ -42,8 +42,8 @@ func Skip(v []Vec, n int) []Vec {
 	return v
 }
 
-// msgCall is sendmsg or recvmsg, without blocking. soon says that it cannot wait for
-// memory either, because all that it names is resident: the Go scheduler is not told
+// msgCall is sendmsg or recvmsg, which waits for the socket only if flags let it (InCall.Flags).
+// soon says that it cannot wait for memory, because all that it names is resident: the Go scheduler is not told
 // of such a call. It would watch it and, where a process has one processor, take that
 // away from a call of more than 20 µs.
 func msgCall(call uintptr, fd int, h *unix.Msghdr, flags int, soon bool) (n uintptr, e syscall.Errno) {

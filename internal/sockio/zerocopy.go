@@ -29,7 +29,12 @@ func (c *Conn) WritevZerocopy(v []Vec) (int, error) {
 }
 
 func (c *Conn) writevZerocopy(v []Vec, soon bool) (int, error) {
-	return c.send(v, sendFlags|unix.MSG_ZEROCOPY, soon)
+	c.byRef.Add(1) // before the notice can come
+	n, err := c.send(v, sendFlags|unix.MSG_ZEROCOPY, soon)
+	if err != nil {
+		c.byRef.Add(-1)
+	}
+	return n, err
 }
 
 // ErrNoBufs: too much is pinned or in flight (RLIMIT_MEMLOCK, optmem_max).
@@ -64,6 +69,7 @@ func (c *Conn) Notices(f func(Notice)) {
 		if ee[4] != originZerocopy || binary.NativeEndian.Uint32(ee) != 0 {
 			continue
 		}
+		c.byRef.Add(-1 - int64(binary.NativeEndian.Uint32(ee[12:])-binary.NativeEndian.Uint32(ee[8:])))
 		f(Notice{Lo: binary.NativeEndian.Uint32(ee[8:]), Hi: binary.NativeEndian.Uint32(ee[12:]), Copied: ee[6]&codeCopied != 0})
 	}
 }

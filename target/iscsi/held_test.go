@@ -231,3 +231,16 @@ func TestDataOutsOfAHeldCommand(t *testing.T) {
 	r.cut()
 	eventually(t, "nothing is left of it", func() bool { return s.cfg.Staging.Reserved() == 0 })
 }
+
+// A command that has been held starts when it is delivered, and not with the batch that it came in.
+func TestHeldCommandLeavesItsBatch(t *testing.T) {
+	q := newSequence(4)
+	defer giveUp(q)
+	var n int
+	p := arrive(1, &n)
+	p.Batch = 7
+	q.hold(nil, p, 0)
+	if h := q.at(sequenceStart + 1); h.p.Batch != 0 {
+		t.Errorf("it is of batch %d", h.p.Batch)
+	}
+}

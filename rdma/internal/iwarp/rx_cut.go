@@ -18,7 +18,9 @@ import (
 // place. How the places are known beforehand: rx_peek.go looks, rx_guess.go guesses.
 //
 // The regions are locked from before the call until it is known what it brought.
-// Nothing waits meanwhile, so they may be invalidated by anyone at any time. A cut
+// Nothing waits meanwhile but, for 5 ms at most, the call itself where Go has one processor
+// and nobody else runs (sockio.InCall.Flags): they may be invalidated by anyone at any time,
+// who waits as long for the lock. A cut
 // keeps the CRC of its bytes; the memory is not looked at again.
 
 // maxCuts is how many payloads one call takes.
@@ -57,7 +59,7 @@ func (c *rxCut) at() (cur mem.Cursor) {
 }
 
 // aimCuts appends lead and cuts to the pieces of the call. ram: those of the cuts are
-// memory that is always resident, as scratch memory is.
+// memory that is always resident, as scratch memory is (rdma.AccessScratch).
 func (in *intake) aimCuts() (ram bool) {
 	k := &in.cuts
 	ram = true

@@ -134,7 +134,7 @@ type txMsg struct {
 	gen    uint64      // of src, when cur was set
 	srcTag uint32
 	srcTO  uint64
-	load   bool // it is to be read before the kernel copies it, see lately
+	load   bool // it is to be read before the kernel copies it, see lately, as far as that waits for no disk
 }
 
 // loadMin is how long a message is at least that is read before the kernel copies it.

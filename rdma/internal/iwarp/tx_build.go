@@ -29,6 +29,7 @@ func (t *transmitter) buildRound() {
 	old := debug.SetPanicOnFault(true)
 	defer func() {
 		debug.SetPanicOnFault(old)
+		t.keyed = nil
 		if r := recover(); r != nil {
 			if !mem.IsFault(r) {
 				panic(r)
@@ -55,7 +56,7 @@ func (t *transmitter) buildRound() {
 			break
 		}
 	}
-	t.iov, t.keyed = t.vec, nil
+	t.iov = t.vec
 }
 
 // maxFetch is how many payloads are fetched ahead for a round.
@@ -172,7 +173,7 @@ func (t *transmitter) holdsKeys(e *verbs.WQE) bool {
 				return false
 			}
 		default:
-			if k != t.key {
+			if k != t.key || !mem.Within(p, t.keyed) { // the key may name other memory by now
 				t.key, t.keyed = k, t.qp.ownMemory(k, false)
 			}
 			if !mem.Within(p, t.keyed) {
@@ -443,17 +444,16 @@ func (t *transmitter) payload(start, n int, c *mem.Cursor) {
 			byRef := t.byRefs && !m.resp // see zerocopy.write
 			m.load = !t.crc && !byRef && m.length >= loadMin && !t.lately.again(*c)
 		}
-		if m.load {
-			t.round = roundRead
-		}
 		for left := n; left > 0; {
 			p := c.Next(left)
 			switch {
 			case t.crc:
 				crc = wire.CRC(crc, p) // reads all of it, so that it is resident
-			case m.load:
+			case m.load && (resident.Holds(p) || resident.InMemory(p)):
 				resident.Load(p) // likewise
+				t.round = roundRead
 			default:
+				m.load = false // the rest may not be in memory either: do not ask for each piece
 				t.soon = t.soon && resident.Holds(p)
 			}
 			t.vec = t.vec[:len(t.vec)+1]

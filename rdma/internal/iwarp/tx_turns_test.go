@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"softiser/internal/resident"
 	"softiser/rdma/internal/mem"
 	"softiser/rdma/internal/verbs"
 	"softiser/rdma/internal/wire"
@@ -76,7 +77,7 @@ func TestRoundsFitTheCache(t *testing.T) {
 			qp, tx := r.qp, &r.qp.tx
 			tx.allowed = true
 			qp.zc.used, qp.zc.off = c.byRef, c.copies
-			data := make([]byte, 2*roundBytes)
+			data := fill(2*roundBytes, 1) // in memory
 			w, stag, base := r.window(data, mem.RemoteRead)
 			defer w.close()
 			qp.reads.irq = make([]irqEntry, 1)
@@ -120,6 +121,7 @@ func TestRoundOfMemoryThatIsGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unix.Munmap(data)
+	clear(data) // it is in memory
 	if err := unix.Mprotect(data[good:], unix.PROT_NONE); err != nil {
 		t.Fatal(err)
 	}
@@ -127,18 +129,24 @@ func TestRoundOfMemoryThatIsGone(t *testing.T) {
 		r := newRig(t, crc)
 		qp, tx := r.qp, &r.qp.tx
 		tx.allowed = true
+		w := newWindow(t, qp, true)
+		defer w.close()
+		key, _ := w.r.Open(nil, [][]byte{data}, 0)
 		qp.Mu.Lock()
 		e, err := qp.PostLocked(0, verbs.OpWrite)
 		if err != nil {
 			t.Fatal(err)
 		}
 		e.Remote, e.Length = verbs.RemoteAddr{STag: 9}, size
-		e.Add(data, mem.LocalKey)
+		e.Add(data, key)
 		qp.Mu.Unlock()
 		tx.io.Lock()
 		tx.buildRound()
 		if tx.reason != errTouch {
 			t.Errorf("CRC %v: the round ends by %v", crc, tx.reason)
+		}
+		if tx.keyed != nil {
+			t.Errorf("CRC %v: the memory of a key is kept beyond the round", crc)
 		}
 		n := 0
 		for _, v := range tx.iov {
@@ -151,4 +159,84 @@ func TestRoundOfMemoryThatIsGone(t *testing.T) {
 		tx.taken(tx.bytes)
 		tx.io.Unlock()
 	}
+}
+
+// Without CRC nothing is touched that is not in memory, which might wait for a disk in Go code: the
+// kernel is left to read it, in a call that the scheduler is told of. A volume in memory is not
+// asked for.
+func TestRoundLoadsOnlyWhatIsInMemory(t *testing.T) {
+	const size = 128 << 10
+	for _, c := range []struct {
+		name                string
+		touched, known      bool
+		soon, inMemoryAfter bool
+	}{
+		{name: "not in memory"},
+		{name: "in memory", touched: true, soon: true, inMemoryAfter: true},
+		{name: "a volume in memory", known: true, soon: true, inMemoryAfter: true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			data, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer unix.Munmap(data)
+			if c.touched {
+				clear(data)
+			}
+			if c.known {
+				defer resident.Add(data)()
+			}
+			r := newRig(t, false)
+			qp, tx := r.qp, &r.qp.tx
+			tx.allowed = true
+			qp.Mu.Lock()
+			e, err := qp.PostLocked(0, verbs.OpWrite)
+			if err != nil {
+				t.Fatal(err)
+			}
+			e.Remote, e.Length = verbs.RemoteAddr{STag: 9}, size
+			e.Add(data, mem.LocalKey)
+			qp.Mu.Unlock()
+			tx.io.Lock()
+			defer tx.io.Unlock()
+			tx.buildRound()
+			if tx.reason != nil || tx.bytes < size {
+				t.Fatalf("a round of %d bytes: %v", tx.bytes, tx.reason)
+			}
+			if tx.soon != c.soon {
+				t.Errorf("sending it cannot wait: %v, want %v", tx.soon, c.soon)
+			}
+			if got := resident.InMemory(data); got != c.inMemoryAfter {
+				t.Errorf("it is in memory afterwards: %v, want %v", got, c.inMemoryAfter)
+			}
+			tx.taken(tx.bytes)
+		})
+	}
+}
+
+// A key may name other memory in the middle of a round: it has been given back and used again.
+func TestKeyUsedAgainInARound(t *testing.T) {
+	r := newRig(t, true)
+	qp, tx := r.qp, &r.qp.tx
+	w := newWindow(t, qp, true)
+	defer w.close()
+	const key = 7
+	var e verbs.WQE
+	e.Op = verbs.OpWrite
+	for i := range 2 {
+		p := fill(100, uint64(i))
+		w.r.Revoke()
+		lkey, _ := w.r.OpenKey(nil, [][]byte{p}, 0, key)
+		e.Segs, e.LKeys = e.Segs[:0], e.LKeys[:0]
+		e.Add(p, lkey)
+		if !tx.holdsKeys(&e) || tx.reason != nil {
+			t.Errorf("memory %d of a key is refused: %v", i, tx.reason)
+		}
+	}
+	e.Segs[0] = fill(100, 9)
+	if tx.holdsKeys(&e) || tx.reason != errLKey {
+		t.Errorf("memory that is not the key's is sent: %v", tx.reason)
+	}
+	tx.reason, tx.key, tx.keyed = nil, mem.LocalKey, nil
 }

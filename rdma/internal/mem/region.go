@@ -35,8 +35,9 @@ type Link struct {
 //
 // Whoever places bytes into the memory or copies there holds the region from before
 // Check until it is done; revoking excludes that. So when Revoke returns, nothing is
-// placed there any more, and what the revoker waited for was at most one
-// non-blocking system call. Sending by reference is not covered: Revoked tells those
+// placed there any more, and what the revoker waited for was at most one system call: one
+// that does not wait, or, where Go had one processor when the connection began, one that
+// waits for the socket, for 5 ms at most (sockio.InCall.Flags). Sending by reference is not covered: Revoked tells those
 // who do it.
 type Region struct {
 	dom   *Domain

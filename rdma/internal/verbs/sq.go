@@ -84,7 +84,7 @@ func (q *SendQueue) used() uint32 { return q.Tail - q.Head - q.Hidden }
 // slot is the next free entry, emptied. It becomes one of the queue by Tail++.
 func (q *SendQueue) slot() *WQE {
 	e := q.free()
-	e.Status, e.Done = StatusSuccess, false
+	e.Status, e.Done, e.End = StatusSuccess, false, 0
 	e.Segs, e.LKeys = e.Segs[:0], e.LKeys[:0]
 	return e
 }

@@ -1,0 +1,70 @@
+package resident
+
+import (
+	"runtime/debug"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"softiser/internal/alloctest"
+)
+
+// pages is memory that nobody has touched.
+func pages(t *testing.T, n int) []byte {
+	t.Helper()
+	p, err := unix.Mmap(-1, 0, n*int(pageSize), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Munmap(p) })
+	_ = unix.Madvise(p, unix.MADV_NOHUGEPAGE) // a kernel without huge pages does not know it
+	return p
+}
+
+// What has been touched is in memory, to the page, however long it is; asking touches nothing.
+func TestInMemory(t *testing.T) {
+	size := int(pageSize)
+	p := pages(t, 100)
+	for i := 10; i < 80; i++ {
+		p[i*size] = 1
+	}
+	for _, c := range []struct {
+		lo, hi int
+		want   bool
+	}{
+		{10 * size, 80 * size, true}, {10*size + 5, 10*size + 6, true}, {80*size - 1, 80 * size, true}, {11*size - 1, 11*size + 1, true},
+		{10*size - 1, 10*size + 1, false}, {10 * size, 80*size + 1, false}, {79 * size, 81 * size, false},
+		{0, 1, false}, {9 * size, 10 * size, false}, {80 * size, 100 * size, false},
+	} {
+		for range 2 {
+			if got := InMemory(p[c.lo:c.hi]); got != c.want {
+				t.Errorf("[%d, %d): %v, want %v", c.lo, c.hi, got, c.want)
+			}
+		}
+	}
+	if n := alloctest.PerRun(100, func() { InMemory(p) }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+// Load reads to the last byte: that may lie in a line, or a page, that none of its steps meets.
+func TestLoadReadsTheLastLine(t *testing.T) {
+	size := int(pageSize)
+	p := pages(t, 2)
+	clear(p)
+	Load(p[size-20 : size])
+	if err := unix.Mprotect(p[size:], unix.PROT_NONE); err != nil {
+		t.Fatal(err)
+	}
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	for _, n := range []int{21, 63, 64, 84, 148} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("the last of %d bytes was not read", n)
+				}
+			}()
+			Load(p[size-20:][:n])
+		}()
+	}
+}

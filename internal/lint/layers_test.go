@@ -115,6 +115,7 @@ func TestWhoMayImportSys(t *testing.T) {
 	allowed := map[string]string{
 		"internal/handover":      "descriptors on their way to another process",
 		"internal/sockio":        "sockets of RDMA and of iSCSI over TCP",
+		"internal/resident":      "what of a mapping is in memory",
 		"rdma/internal/roce/udp": "sockets of RoCE",
 		"internal/loopback":      "network namespaces of tests",
 		"blockdev":               "mappings, holes, locks of backing files",

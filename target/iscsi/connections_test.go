@@ -316,7 +316,8 @@ func TestAbortAcrossConnections(t *testing.T) {
 	defer release()
 	tag := b.at(r.cmdSN, command{cdb: cdbRW10(0x28, 0, 1), read: true, edtl: 512})
 	r.cmdSN++
-	eventually(t, "the read waits", func() bool { return s.dev.held() == 1 })
+	// And nobody is delivering it any more, or the abort would wait for that.
+	eventually(t, "the read waits", func() bool { return s.dev.held() == 1 && !s.delivering() })
 	q := r.sendTask(iscsi.AbortTask, 0, tag, r.cmdSN-1)
 	r.expectSilence()
 	release()

@@ -23,6 +23,16 @@ func (s *server) heldCommands() (n int) {
 	return n
 }
 
+// delivering reports whether a command is on its way from a window to the device server.
+func (s *server) delivering() (yes bool) {
+	for _, x := range s.sessionList(nil) {
+		x.mu.Lock()
+		yes = yes || x.order.seq.delivering
+		x.mu.Unlock()
+	}
+	return yes
+}
+
 // Commands that wait for one before them leave the receive buffers to others, and are
 // carried out with their data when their turn has come.
 func TestHeldPDUsLeaveBuffers(t *testing.T) {
@@ -201,7 +211,10 @@ func TestHeldWithoutMemory(t *testing.T) {
 // The unsolicited data of a WRITE that is ahead of its turn waits with it.
 func TestDataOutsOfAHeldCommand(t *testing.T) {
 	const n = 32 << 10
-	s := serve(t, unsolicitedAllowed)
+	s := serve(t, func(c *serverConfig, tgt *Target) {
+		unsolicitedAllowed(c, tgt)
+		c.Staging = pool(t, 8<<20)
+	})
 	r := s.session("InitialR2T=No", "ImmediateData=Yes", "FirstBurstLength=65536")
 	gap := r.cmdSN
 	r.cmdSN++

@@ -1,6 +1,7 @@
 package iscsi
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 
@@ -256,4 +257,21 @@ func TestHeldCommandLeavesItsBatch(t *testing.T) {
 	if h := q.at(sequenceStart + 1); h.p.Batch != 0 {
 		t.Errorf("it is of batch %d", h.p.Batch)
 	}
+}
+
+// What a connection still has in its buffer when its session ends is not held any more: nobody
+// would let go of it.
+func TestNothingIsHeldBehindTheEnd(t *testing.T) {
+	s := serve(t, func(c *serverConfig, _ *Target) { c.Staging = pool(t, 8<<20) })
+	r := s.session()
+	x := s.sessionList(nil)[0]
+	c := x.conns.list()[0]
+	x.end(errors.New("the test ends it"))
+	p := &iscsi.PDU{Data: make([]byte, 512)}
+	p.BHS.NewSCSICommand().SetCmdSN(r.cmdSN + 1)
+	x.order.arrived(c, p)
+	if n := s.cfg.Staging.Reserved(); n != 0 {
+		t.Errorf("%d bytes are held", n)
+	}
+	r.cut()
 }

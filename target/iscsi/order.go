@@ -31,6 +31,11 @@ func (d *delivery) arrived(c *conn, p *iscsi.PDU) {
 			}
 			return
 		}
+		if s.state != sessionActive { // nobody lets go of what would be held (see session.end)
+			s.mu.Unlock()
+			p.Release()
+			return
+		}
 		if q.hold(c, p, s.srv.now()) {
 			s.mu.Unlock()
 			return

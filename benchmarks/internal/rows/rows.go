@@ -115,8 +115,6 @@ func (h *Harness) estimate(row *Row) (d time.Duration) {
 // reps is how often the row's contenders are measured when reps is asked for.
 func (row *Row) reps(reps int) int { return max(atMost(row.Reps, reps), row.Least) }
 
-// reps is how often the contender is measured when its row is so often.
-
 // atMost is n, or most when that is given and less.
 func atMost(most, n int) int {
 	if most > 0 {

@@ -38,6 +38,19 @@ type client struct {
 
 // Run performs one test against a server at addr.
 func Run(ctx context.Context, addr string, o Options) (*Result, error) {
+	return run(ctx, addr, o, func() (start, error) { return now(), nil })
+}
+
+// start is when messages begin, and what the process has used by then.
+type start struct {
+	at  time.Time
+	cpu time.Duration
+}
+
+func now() start { return start{time.Now(), cpuTime()} }
+
+// run is Run that waits for begin once it is connected.
+func run(ctx context.Context, addr string, o Options, begin func() (start, error)) (*Result, error) {
 	c := &client{o: o, done: make(chan struct{})}
 	switch o.Op {
 	case "write", "ping-write":
@@ -74,8 +87,11 @@ func Run(ctx context.Context, addr string, o Options) (*Result, error) {
 	if err := json.Unmarshal(bytes.TrimRight(info.PrivateData, "\x00"), &c.peer); err != nil {
 		return nil, err
 	}
-	cpu := cpuTime()
-	c.began = time.Now()
+	from, err := begin()
+	if err != nil {
+		return nil, err
+	}
+	c.began = from.at
 	c.stopAt = c.began.Add(o.Time)
 	if ping {
 		c.ping()
@@ -94,13 +110,13 @@ func Run(ctx context.Context, addr string, o Options) (*Result, error) {
 		return nil, c.err
 	}
 	r := c.result(info)
-	r.CPU = (cpuTime() - cpu).Seconds()
+	r.CPU = (cpuTime() - from.cpu).Seconds()
 	c.end.qp.Disconnect()
 	return r, nil
 }
 
 // RunMany is Run over n queue pairs at once, each with a connection, messages and memory of its
-// own; n > 0.
+// own; n > 0. They begin when all are connected.
 func RunMany(ctx context.Context, addr string, o Options, n int) (*Result, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -108,27 +124,46 @@ func RunMany(ctx context.Context, addr string, o Options, n int) (*Result, error
 		r   *Result
 		err error
 	}
-	ended := make(chan outcome, n)
+	connected, begun, ended := make(chan struct{}, n), make(chan struct{}), make(chan outcome, n)
+	var from start
+	begin := func() (start, error) {
+		connected <- struct{}{}
+		select {
+		case <-begun:
+			return from, nil
+		case <-ctx.Done():
+			return start{}, ctx.Err()
+		}
+	}
 	for range n {
 		go func() {
-			r, err := Run(ctx, addr, o)
+			r, err := run(ctx, addr, o, begin)
 			ended <- outcome{r, err}
 		}()
 	}
 	var sum *Result
 	var first error
-	for range n {
-		switch e := <-ended; {
-		case e.err != nil:
-			cancel() // the others are not to wait for it
-			first = cmp.Or(first, e.err)
-		case sum == nil:
-			sum = e.r
-		default:
-			sum.Messages += e.r.Messages
-			sum.Bytes += e.r.Bytes
-			sum.Seconds = max(sum.Seconds, e.r.Seconds)
-			sum.CPU = max(sum.CPU, e.r.CPU) // each is that of the process
+	for dialing, running := n, n; running > 0; {
+		select {
+		case <-connected:
+			if dialing--; dialing == 0 {
+				from = now()
+				close(begun)
+			}
+		case e := <-ended:
+			running--
+			switch {
+			case e.err != nil:
+				cancel() // the others are not to wait for it
+				first = cmp.Or(first, e.err)
+			case sum == nil:
+				sum = e.r
+			default:
+				sum.Messages += e.r.Messages
+				sum.Bytes += e.r.Bytes
+				sum.Seconds = max(sum.Seconds, e.r.Seconds)
+				sum.CPU = max(sum.CPU, e.r.CPU) // each is that of the process
+			}
 		}
 	}
 	if first != nil {

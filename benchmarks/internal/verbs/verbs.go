@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"sync"
 	"syscall"
 	"time"
 
@@ -112,7 +113,7 @@ func memory(n int) ([]byte, error) {
 	return mem, nil
 }
 
-// maxRegion is what the server maps once, for all clients.
+// maxRegion is what the server maps when it starts, for one client after another.
 const maxRegion = 1 << 30
 
 func newEnd(mem []byte, depth int, roce bool, handler func(*rdma.CQ)) (e *end, err error) {
@@ -141,8 +142,8 @@ func (e *end) buffer(i int64, n int) []byte {
 
 func (e *end) sge(b []byte) rdma.SGE { return rdma.SGE{Mem: b, LKey: e.mr.LKey()} }
 
-// Serve accepts one connection after another on addr, over RoCE or iWARP; ready gets a line
-// when it listens.
+// Serve accepts connections on addr, over RoCE or iWARP, and serves them at the same time; ready
+// gets a line when it listens.
 func Serve(ctx context.Context, addr string, roce bool, ready io.Writer) error {
 	dev, err := rdma.Open(deviceConfig(roce))
 	if err != nil {
@@ -159,6 +160,12 @@ func Serve(ctx context.Context, addr string, roce bool, ready io.Writer) error {
 		return err
 	}
 	defer syscall.Munmap(mem)
+	mapped := make(chan []byte, 1) // holds mem while no connection has it
+	mapped <- mem
+	ctx, cancel := context.WithCancel(ctx)
+	var serving sync.WaitGroup
+	defer serving.Wait()
+	defer cancel()
 	fmt.Fprintln(ready, "listening on", addr)
 	for {
 		req, err := l.Accept(ctx)
@@ -168,24 +175,39 @@ func Serve(ctx context.Context, addr string, roce bool, ready io.Writer) error {
 			}
 			return err
 		}
-		if err := serveOne(ctx, req, roce, mem); err != nil {
-			fmt.Fprintln(ready, err)
-		}
+		serving.Go(func() {
+			if err := serveOne(ctx, req, roce, mapped); err != nil {
+				fmt.Fprintln(ready, err)
+			}
+		})
 	}
 }
 
-// serveOne answers one client until it hangs up.
-func serveOne(ctx context.Context, req *rdma.ConnRequest, roce bool, mem []byte) error {
+// serveOne answers one client until it hangs up, with the memory that is mapped already, or with
+// more where another client has that.
+func serveOne(ctx context.Context, req *rdma.ConnRequest, roce bool, mapped chan []byte) error {
 	o, err := asked(req.PrivateData())
-	if n := max(o.Region, o.Size); err == nil && (n < 1 || n > len(mem) || o.Depth < 1) {
+	n := max(o.Region, o.Size)
+	if err == nil && (n < 1 || n > maxRegion || o.Depth < 1) {
 		err = fmt.Errorf("a test of %d bytes, depth %d", n, o.Depth)
 	}
 	if err != nil {
 		req.Reject(nil)
 		return err
 	}
+	var mem []byte
+	select {
+	case mem = <-mapped:
+		defer func() { mapped <- mem }()
+	default:
+		if mem, err = memory(n); err != nil {
+			req.Reject(nil)
+			return err
+		}
+		defer syscall.Munmap(mem)
+	}
 	s := &server{o: o}
-	if s.end, err = newEnd(mem[:max(o.Region, o.Size)], o.Depth, roce, s.handle); err != nil {
+	if s.end, err = newEnd(mem[:n], o.Depth, roce, s.handle); err != nil {
 		req.Reject(nil)
 		return err
 	}
@@ -202,7 +224,10 @@ func serveOne(ctx context.Context, req *rdma.ConnRequest, roce bool, mem []byte)
 	if err := req.Accept(ctx, s.end.qp, o.params(answer)); err != nil {
 		return err
 	}
-	<-s.end.qp.Done()
+	select {
+	case <-s.end.qp.Done():
+	case <-ctx.Done():
+	}
 	return nil
 }
 

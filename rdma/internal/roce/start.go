@@ -133,6 +133,8 @@ func (d *Device) way(to netip.Addr, p *Params) (*hostPort, packet.MTU, error) {
 		if local, err = LocalAddr(to); err != nil {
 			return nil, 0, err
 		}
+	} else if local.Unmap().Is4() != to.Unmap().Is4() {
+		return nil, 0, verbs.Invalid("peer %v and local address %v are of different families", to, local)
 	}
 	hp, err := d.port(local)
 	if err != nil {

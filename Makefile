@@ -6,7 +6,7 @@ BIN     := bin
 LDFLAGS := -s -w -X main.version=$(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 SUM     := $(GO) tool gotestsum --format pkgname-and-test-fails
 
-.PHONY: help build compile test race fuzz lint demo bench bench-quick bench-go bench-compare bench-counts bench-baseline bench-loss bench-upgrade interop interop-short bench-lvm conformance conformance-short docs man deb deb-reproducible image soak soak-short ha ha-short s3 arm64 systemd systemd-boot ipxe cover tools clean
+.PHONY: help build compile test race fuzz lint demo bench bench-quick bench-go bench-compare bench-counts bench-baseline bench-loss bench-upgrade idle-sessions interop interop-short bench-lvm conformance conformance-short docs man deb deb-reproducible image soak soak-short ha ha-short s3 arm64 systemd systemd-boot ipxe cover tools clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

@@ -35,7 +35,7 @@ func manyRow() Row {
 		return fmt.Sprintf("%s%d connections", result.BoundPrefix, n)
 	}
 	few, most := connections(16, 0), connections(256, 0)
-	for _, lines := range []int{0, 96} { // 96 are the 6 KiB that a command of ours has to itself
+	for _, lines := range []int{0, 96} { // 96: 6 KiB that belong to each command alone
 		for _, n := range []int{16, 256} {
 			row.Contenders = append(row.Contenders, pages(connections(n, lines), n, 4, lines))
 		}

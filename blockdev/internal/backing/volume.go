@@ -1,16 +1,17 @@
 // Package backing is what the file, memory and raw backends share: a volume
 // over a file descriptor that can be mapped.
 //
-//	LeaseRead   NoWait: page table → mapping, zero region, or ErrWouldBlock
+//	LeaseRead   NoWait: page table, mincore → mapping, zero region, or ErrWouldBlock
 //	            Wait:   also SEEK_DATA, pread or MADV_POPULATE_READ
+//	Announce    posix_fadvise(WILLNEED), for short reads that are to come
 //	LeaseWrite  NoWait: page table → mapping, or pool memory
 //	            Wait:   also MADV_POPULATE_WRITE, which reserves space
 //	ReadAt, WriteAt, staged commits   pread, pwritev on the descriptor
 //	Flush; FUA                        fdatasync; msync(MS_SYNC) behind the write
 //
-// No Go code ever loads from or stores to the mapping. System calls do, and
-// where the file has shrunk or the disk is full they return EFAULT where Go code
-// would die of SIGBUS.
+// System calls load from the mapping and store to it: where the file has shrunk or the
+// disk is full they return EFAULT where Go code would die of SIGBUS. The one copy by Go
+// code, of short writes to a volume in memory (place.go), is guarded against that.
 //
 // The package is for Linux: it needs its fallocate, SEEK_DATA and madvise.
 package backing

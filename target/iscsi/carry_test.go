@@ -356,6 +356,7 @@ func TestRestStays(t *testing.T) {
 	if res := level.do(command{cdb: []byte{0x1D, 2 << 5, 0, 0, 0, 0}}, nil); res.status != 0 { // SEND DIAGNOSTIC, in the background
 		t.Fatalf("%+v", res)
 	}
+	eventually(t, "the self-test waits", func() bool { return s.dev.held() == 1 })
 	s.Handover().Rest(t.Context())
 	_, left, err = s.Handover().Carry(func(v string) bool { return v == "disk0" })
 	if err != nil || len(left) != 4 {

@@ -101,13 +101,30 @@ func (d *slowDevice) LeaseRead(l *blockdev.Lease, off int64, n int, m blockdev.M
 		d.mu.Unlock()
 		return blockdev.ErrWouldBlock
 	}
+	d.mu.Unlock()
+	d.wait(gate)
+	return d.Device.LeaseRead(l, off, n, m)
+}
+
+// ReadAt is what self-tests use, for one.
+func (d *slowDevice) ReadAt(p []byte, off int64) (int, error) {
+	d.mu.Lock()
+	gate := d.gate
+	d.mu.Unlock()
+	if gate != nil {
+		d.wait(gate)
+	}
+	return d.Device.ReadAt(p, off)
+}
+
+func (d *slowDevice) wait(gate chan struct{}) {
+	d.mu.Lock()
 	d.waiting++
 	d.mu.Unlock()
 	<-gate
 	d.mu.Lock()
 	d.waiting--
 	d.mu.Unlock()
-	return d.Device.LeaseRead(l, off, n, m)
 }
 
 const volumeSize = 64 << 20

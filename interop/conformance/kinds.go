@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -164,7 +165,7 @@ func (k *kind) serve(ctx context.Context, o *options, dir string) (*server, erro
 		s.cmd.Wait()
 		close(s.ended)
 	}()
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		c, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", s.port[1]))
 		if err == nil {
 			c.Close()
@@ -285,16 +286,20 @@ func (s *server) stop() {
 	s.undo = nil
 }
 
-// freePorts returns n different ports that nobody listens on just now.
+// freePorts returns n different ports that nobody listens on just now, from below the range
+// that the system hands out itself: one of those may be a client's by the time it is used.
 func freePorts(n int) ([]int, error) {
+	const first, last = 20000, 32000
 	var ports []int
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
+	for tried := 0; len(ports) < n; tried++ {
+		port := first + rand.IntN(last-first)
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		if err == nil {
+			defer l.Close() // all at once, so that none comes twice
+			ports = append(ports, port)
+		} else if tried == last-first {
 			return nil, err
 		}
-		defer l.Close() // all at once, so that none comes twice
-		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
 	}
 	return ports, nil
 }

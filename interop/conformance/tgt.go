@@ -44,7 +44,7 @@ func runTGT(ctx context.Context, o *options, dir string, tests []string) (*summa
 		d.Process.Kill()
 		d.Wait()
 	}()
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(50 * time.Millisecond) {
 		if c, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port)); err == nil {
 			c.Close()
 			break

@@ -61,7 +61,7 @@ type transmitter struct {
 	hdr   []byte       // capacity hdrRing, never reallocated
 	vec   []sockio.Vec // capacity sockio.MaxVec
 	iov   []sockio.Vec // what is left to send of vec
-	key   uint32       // looked up last in this round: most of what is sent lies in one region,
+	key   uint32       // looked up last since next last had the lock: most of what is sent lies in one region,
 	keyed []byte       // which is this
 	soon  bool         // all of it is resident: sending it cannot wait for a disk
 	open  bool         // the last piece of vec ends at the end of hdr

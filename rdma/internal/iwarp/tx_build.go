@@ -46,7 +46,6 @@ func (t *transmitter) buildRound() {
 	if t.round = roundBytes; t.crc {
 		t.round = roundRead
 	}
-	t.key, t.keyed = mem.LocalKey, nil
 	t.fetch()
 	for t.reason == nil && t.bytes < t.round && len(t.hdr)+hdrRoom <= cap(t.hdr) && len(t.vec)+3 <= cap(t.vec) {
 		if !t.cur.active && !t.follow() && !t.next() {
@@ -117,7 +116,8 @@ func (t *transmitter) next() bool {
 		qp.SQ.Next++
 		return false
 	}
-	if t.known = 0; !waits { // else the next message is a response
+	t.key, t.keyed = mem.LocalKey, nil // e may have been posted after the memory of the key was given back
+	if t.known = 0; !waits {           // else the next message is a response
 		t.known = qp.SQ.Tail - qp.SQ.Next - 1
 	}
 	return t.startLocked(e)

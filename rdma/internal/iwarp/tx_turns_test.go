@@ -240,3 +240,41 @@ func TestKeyUsedAgainInARound(t *testing.T) {
 	}
 	tx.reason, tx.key, tx.keyed = nil, mem.LocalKey, nil
 }
+
+// A request that is posted when the memory of its key has been given back is refused, in the
+// round under way as well, in which the key was still good for an earlier one.
+func TestKeyGivenBackInARound(t *testing.T) {
+	r := newRig(t, true)
+	qp, tx := r.qp, &r.qp.tx
+	tx.allowed = true
+	w := newWindow(t, qp, true)
+	defer w.close()
+	data := fill(100, 1)
+	key, _ := w.r.Open(nil, [][]byte{data}, 0)
+	post := func() {
+		qp.Mu.Lock()
+		defer qp.Mu.Unlock()
+		e, err := qp.PostLocked(0, verbs.OpWrite)
+		if err != nil {
+			t.Fatal(err)
+		}
+		e.Remote, e.Length = verbs.RemoteAddr{STag: 9}, uint32(len(data))
+		e.Add(data, key)
+	}
+	tx.io.Lock()
+	defer tx.io.Unlock()
+	tx.enter()
+	post()
+	post()
+	if !tx.next() || !tx.segment() || !tx.follow() || !tx.segment() || tx.built != 2 {
+		t.Fatalf("%d of two requests are built: %v", tx.built, tx.reason)
+	}
+	w.r.Revoke()
+	post()
+	if tx.follow() || tx.next() || tx.reason != errLKey {
+		t.Errorf("a request under a key that had been given back ends by %v", tx.reason)
+	}
+	tx.reason = nil
+	tx.iov = tx.vec
+	tx.taken(tx.bytes)
+}

@@ -12,6 +12,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"softiser/internal/await"
 )
 
 // load is an NBD client with one connection and many requests under way, which writes, reads
@@ -34,6 +36,7 @@ type load struct {
 const loadArea = 256 << 10 // bytes of one of the requests under way
 
 // startLoad connects to a socket, and works in so many areas from the first on; its connection is served until the test's end.
+// When it returns a request has been answered: the handshake is over at the server, too, which may be asked to rest.
 func startLoad(t *testing.T, network, addr string, first, depth int) *load {
 	t.Helper()
 	nc, err := net.Dial(network, addr)
@@ -56,7 +59,15 @@ func startLoad(t *testing.T, network, addr string, first, depth int) *load {
 	for i := range depth {
 		l.wg.Go(func() { l.fail(l.verify(i)) })
 	}
+	await.True(t, "a first request is answered", func() bool { return l.done.Load() > 0 || l.stop.Load() })
 	return l
+}
+
+// waits is how many requests have been sent and not answered.
+func (l *load) waits() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.waiting)
 }
 
 // end stops the load and returns what has gone wrong.

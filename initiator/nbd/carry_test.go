@@ -19,16 +19,25 @@ import (
 	"softiser/internal/await"
 )
 
-// rested brings s to rest, whose requests end within patience.
-func rested(t testing.TB, s *Server, patience time.Duration) (under int) {
+// rested brings s to rest, whose requests end.
+func rested(t testing.TB, s *Server) (under int) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	under, err := s.Rest(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return under
+}
+
+// connected negotiates with s at path, and returns when s has listed the connection, the only one:
+// that comes after the answer to GO.
+func connected(t testing.TB, s *Server, path string) *client {
+	t.Helper()
+	c := connect(t, path, "vol")
+	await.True(t, "the server has it", func() bool { return len(s.connList()) == 1 })
+	return c
 }
 
 // over gives the connections of one server at rest to another one, as from process to
@@ -95,11 +104,10 @@ func TestCarriedAtEveryByte(t *testing.T) {
 			continue // one byte of payload is as another
 		}
 		func() {
-			c := connect(t, path, "vol")
-			await.True(t, "its handshake is over", func() bool { return len(a.connList()) == 1 })
+			c := connected(t, a, path)
 			defer c.nc.Close()
 			c.write(said[:cut])
-			rested(t, a, time.Minute)
+			rested(t, a)
 			if k := over(t, a, b); len(k.Conns) != 1 || k.Conns[0].Replay != 0 {
 				t.Fatalf("cut at %d: %+v", cut, k)
 			}
@@ -133,9 +141,9 @@ func TestCarriedInALongWrite(t *testing.T) {
 	rand.NewChaCha8([32]byte{7}).Read(data)
 	said := append(requestBytes(0, CmdWrite, 9, 1<<20, 1<<20), data...)
 	for _, cut := range []int{requestSize, requestSize + 1, 64 << 10, 600_001, len(said) - 1} {
-		c := connect(t, path, "vol")
+		c := connected(t, a, path)
 		c.write(said[:cut])
-		rested(t, a, time.Minute)
+		rested(t, a)
 		over(t, a, b)
 		c.write(said[cut:])
 		if r := c.recv(0); r.errno != 0 || !bytes.Equal(l.content()[1<<20:2<<20], data) {
@@ -152,22 +160,18 @@ func TestCarriedUnsent(t *testing.T) {
 	rand.NewChaCha8([32]byte{1}).Read(l.data)
 	a, path := serveLUN(t, l)
 	b, _ := serveLUN(t, l)
-	c := connect(t, path, "vol")
+	c := connected(t, a, path)
 	const n = 24 // MiB: more than the socket takes
 	for i := range n {
 		c.send(0, CmdRead, uint64(i), uint64(i%4)<<20, 1<<20, nil)
 	}
 	await.True(t, "every read has been carried out", func() bool {
-		all := a.connList()
-		if len(all) == 0 {
-			return false // the answer to GO has left, the server has not listed the connection yet
-		}
-		x := all[0]
+		x := a.connList()[0]
 		x.mu.Lock()
 		defer x.mu.Unlock()
 		return x.inFlight == 0 && x.pool.out > 8
 	})
-	rested(t, a, time.Minute)
+	rested(t, a)
 	k := over(t, a, b)
 	if k.Conns[0].Unsent < 1<<20 {
 		t.Fatalf("%d bytes have not left; the test shows nothing", k.Conns[0].Unsent)
@@ -197,8 +201,14 @@ func TestCarriedUnderWay(t *testing.T) {
 	c.send(0, CmdFlush, 3, 0, 0, nil)
 	c.send(0, CmdTrim, 4, 8192, 512, nil)
 	await.True(t, "four requests are under way", func() bool { return under(a) == 4 })
-	if n := rested(t, a, 20*time.Millisecond); n != 4 {
-		t.Fatalf("%d requests are under way", n)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	go func() { // patience ends when nothing is left to come but these
+		await.Until(func() bool { return a.all(func(x stillness) bool { return !x.reads }) })
+		cancel()
+	}()
+	if n, err := a.Rest(ctx); err != nil || n != 4 {
+		t.Fatalf("%d requests are under way, %v", n, err)
 	}
 	k := over(t, a, b)
 	close(held)
@@ -261,7 +271,7 @@ func TestRestAndResume(t *testing.T) {
 	}
 	await.True(t, "the server has them", func() bool { return len(s.connList()) == len(counts) })
 	for range 50 {
-		if n := rested(t, s, time.Minute); n != 0 {
+		if n := rested(t, s); n != 0 {
 			t.Fatalf("%d requests under way", n)
 		}
 		k, left, err := s.Carry()
@@ -282,7 +292,7 @@ func TestRestAndResume(t *testing.T) {
 func TestRestInHandshake(t *testing.T) {
 	s, path := serveLUN(t, newMemLUN(t, 1<<20))
 	c := dial(t, path)
-	rested(t, s, time.Minute)
+	rested(t, s)
 	k, left, err := s.Carry()
 	if err != nil || len(k.Conns) != 0 || len(left) != 1 || !strings.Contains(left[0], "handshake") {
 		t.Errorf("%+v, %q, %v", k, left, err)
@@ -307,7 +317,7 @@ func TestCarriedClients(t *testing.T) {
 	b, _ := serveLUN(t, l)
 	c := connect(t, path, "vol")
 	c.do(0, CmdFlush, 0, 0, nil)
-	rested(t, a, time.Minute)
+	rested(t, a)
 	for _, x := range a.connList() {
 		x.client = blockio.ResumeFlusher(41)
 	}

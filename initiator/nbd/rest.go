@@ -113,8 +113,8 @@ func (s *Server) Rest(ctx context.Context) (under int, err error) {
 	begun := time.Now()
 	until := func(over func(stillness) bool, given time.Duration) bool {
 		for {
-			over := s.all(over)
-			if over || ctx.Err() != nil || given > 0 && time.Since(begun) >= given {
+			last := ctx.Err() != nil || given > 0 && time.Since(begun) >= given // before it looks: what came about in time counts
+			if over := s.all(over); over || last {
 				return over
 			}
 			time.Sleep(restLook)

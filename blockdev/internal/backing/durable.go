@@ -43,19 +43,48 @@ type durability struct {
 	mapped   *mapped
 	record   string      // file of the cacheRecord; "" without one
 	poisoned atomic.Bool // a sync has failed: none is believed any more
-	syncs    syncs
+	syncs    syncs       // on the volume's own description
+	cursors  cursors     // further ones
 }
 
 // syncRange makes one range durable. msync(MS_SYNC) is fdatasync for a part of
 // the file: pages written by pwrite count too, and others are left alone.
 func (d *durability) syncRange(off, n int64) error {
-	first, end := d.mapped.floor(off), min(d.mapped.ceil(off+n), int64(len(d.mapped.mem)))
-	return d.sync("msync", off, n, func() error { return d.mapped.sys.msync(d.mapped.mem[first:end], unix.MS_SYNC) })
+	m := d.mapped
+	first, end := m.floor(off), min(m.ceil(off+n), int64(len(m.mem)))
+	c := d.cursors.take(m)
+	if c != nil {
+		defer d.cursors.put(c)
+		if c.proved {
+			if mem := c.see(m, first, end); mem != nil {
+				return d.syncAlone(mem, off, n)
+			}
+		}
+	}
+	err := d.sync("msync", off, n, func() error { return m.sys.msync(m.mem[first:end], unix.MS_SYNC) })
+	if c != nil && err == nil {
+		c.proved = true
+	}
+	return err
+}
+
+// syncAlone syncs a range by the mapping of a cursor that is proved. Its success is about the
+// range whatever others find meanwhile.
+func (d *durability) syncAlone(mem []byte, off, n int64) error {
+	if d.poisoned.Load() {
+		return blockdev.ErrPoisoned
+	}
+	if err := d.mapped.truncated(off, n); err != nil {
+		return errors.Join(err, d.forgetCache())
+	}
+	if err := retry(func() error { return d.mapped.sys.msync(mem, unix.MS_SYNC) }); err != nil {
+		return d.failed("msync", off, n, err)
+	}
+	return nil
 }
 
 // sync runs the system call that makes a range durable, and says whether to believe
-// it. One that fails, with whatever error, poisons the volume: the kernel may have
-// marked the lost pages clean, so that the next one would succeed without them.
+// it. It is about the volume's own description, which others use at the same time.
 func (d *durability) sync(op string, off, n int64, call func() error) error {
 	number := d.syncs.begin()
 	if d.poisoned.Load() {
@@ -67,8 +96,7 @@ func (d *durability) sync(op string, off, n int64, call func() error) error {
 		return errors.Join(err, d.forgetCache())
 	}
 	if err := retry(call); err != nil {
-		err = errors.Join(d.mapped.fail(op, off, n, err), d.forgetCache())
-		d.poisoned.Store(true)
+		err = d.failed(op, off, n, err)
 		d.syncs.end(number)
 		return err
 	}
@@ -78,6 +106,14 @@ func (d *durability) sync(op string, off, n int64, call func() error) error {
 		return blockdev.ErrPoisoned
 	}
 	return nil
+}
+
+// failed makes the error of a sync. Whatever it is, it poisons the volume: the kernel may have
+// marked the lost pages clean, so that the next sync would succeed without them.
+func (d *durability) failed(op string, off, n int64, cause error) error {
+	err := errors.Join(d.mapped.fail(op, off, n, cause), d.forgetCache())
+	d.poisoned.Store(true)
+	return err
 }
 
 // forgetCache makes sure that who opens the store next does not take its cache for

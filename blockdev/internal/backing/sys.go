@@ -21,6 +21,8 @@ type kernel struct {
 	ftruncate func(fd int, n int64) error
 	seek      func(fd int, off int64, whence int) (int64, error)
 	mlock     func(p []byte) error
+	mmap      func(fd int, off int64, n, prot, flags int) ([]byte, error)
+	reopen    func(fd int) (int, error)
 }
 
 var linux = kernel{
@@ -35,6 +37,8 @@ var linux = kernel{
 	ftruncate: unix.Ftruncate,
 	seek:      unix.Seek,
 	mlock:     mlockOnFault,
+	mmap:      unix.Mmap,
+	reopen:    reopen,
 }
 
 // retry repeats a call that a signal interrupted; Go's own preemption signals

@@ -200,6 +200,7 @@ func (v *Volume) Close() error {
 	v.opMu.Lock()
 	defer v.opMu.Unlock()
 	err := v.leave(size)
+	v.cursors.close()
 	v.notRAM()
 	return errors.Join(err, v.unmap(), unix.Close(v.fd))
 }

@@ -1,6 +1,7 @@
 package backing
 
 import (
+	"bytes"
 	"errors"
 	"testing"
 
@@ -119,4 +120,38 @@ func leaseRead(t *testing.T, v *Volume, off, n int64, m blockdev.Mode) {
 		t.Fatal(err)
 	}
 	l.Release()
+}
+
+// TestHoleAheadOfAFailedWrite: what a reader has found behind its lease before a write that fails
+// left a part there is no hole any more.
+func TestHoleAheadOfAFailedWrite(t *testing.T) {
+	page := int64(unix.Getpagesize())
+	var v *Volume
+	part := bytes.Repeat([]byte{7}, 512)
+	k := linux
+	k.pwritev = func(fd int, bufs [][]byte, off int64) (int, error) {
+		if off > 4*page {
+			return 0, unix.EIO
+		}
+		return unix.Pwritev(fd, [][]byte{part}, off)
+	}
+	k.seek = func(fd int, off int64, whence int) (int64, error) {
+		at, err := unix.Seek(fd, off, whence)
+		if whence == unix.SEEK_DATA && off == 0 {
+			if _, err := v.WriteAt(make([]byte, page), 4*page); !errors.Is(err, unix.EIO) {
+				t.Errorf("the write ended with %v", err)
+			}
+		}
+		return at, err
+	}
+	v, _ = openFile(t, 8*page, k, nil)
+	leaseRead(t, v, 0, page, blockdev.Wait)
+	var l blockdev.Lease
+	if err := v.LeaseRead(&l, 4*page, int(page), blockdev.Wait); err != nil {
+		t.Fatal(err)
+	}
+	defer l.Release()
+	if got := bytes.Join(l.Segs, nil); !bytes.Equal(got[:512], part) {
+		t.Errorf("a reader finds %v, the file has %v", got[:4], part[:4])
+	}
 }

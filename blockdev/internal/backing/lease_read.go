@@ -106,7 +106,8 @@ func (m *mapped) learnRun(off, end int64) error {
 		}
 		// Pages behind the lease may be marked as a hole although others may be writing
 		// there: writers mark their pages as owned afterwards, and what has a mark gets
-		// no other by this (see pages.set).
+		// no other by this (see pages.set); a write that fails takes marks away (pages.setHoles).
+		look := m.pages.look()
 		hole, n, err := m.extent(off, max(end, min(off+holeAhead, m.ceil(m.size.Load()))))
 		if err != nil {
 			return err
@@ -124,7 +125,9 @@ func (m *mapped) learnRun(off, end int64) error {
 			n = m.ceil(off+n) - off
 		}
 		if hole {
-			m.pages.set(off, n, pageHole)
+			if !m.pages.setHoles(off, n, look) {
+				return nil // what is not noted is read by a copy
+			}
 		} else {
 			if err := m.learnData(off, n); err != nil {
 				return err

@@ -31,7 +31,8 @@ type pages struct {
 	// holesKnown makes unknown pages holes: the store began empty and only
 	// this process writes to it.
 	holesKnown bool
-	marking    sync.Mutex // of readers, and of who takes marks away
+	marking    sync.Mutex // of readers, and of who takes marks away; guards cleared
+	cleared    uint64     // how often marks were taken away
 }
 
 type pageState uint8
@@ -162,6 +163,30 @@ func (t *pages) set(off, n int64, s pageState) {
 		t.marking.Lock()
 		defer t.marking.Unlock()
 	}
+	t.mark(off, n, s)
+}
+
+// look begins a look at the store for holes that setHoles may note.
+func (t *pages) look() (cleared uint64) {
+	t.marking.Lock()
+	defer t.marking.Unlock()
+	return t.cleared
+}
+
+// setHoles is set for holes that a look has found, unless marks have been taken away since it
+// began: a write that failed may have left something behind it. It reports whether they are noted.
+func (t *pages) setHoles(off, n int64, look uint64) bool {
+	t.marking.Lock()
+	defer t.marking.Unlock()
+	if t.cleared != look {
+		return false
+	}
+	t.mark(off, n, pageHole)
+	return true
+}
+
+// mark is set for who has what that needs; n > 0.
+func (t *pages) mark(off, n int64, s pageState) {
 	first, last := uint64(off)>>t.shift, uint64(off+n-1)>>t.shift
 	for w := first / 64; w <= last/64; w++ {
 		mapped, own := &t.words[2*w], &t.words[2*w+1]
@@ -189,6 +214,7 @@ func (t *pages) clear(off, n int64, s pageState) {
 	}
 	t.marking.Lock()
 	defer t.marking.Unlock()
+	t.cleared++
 	first, last := uint64(off)>>t.shift, uint64(end-1)>>t.shift
 	for w := first / 64; w <= last/64; w++ {
 		m := wordMask(w, first, last)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -103,6 +104,9 @@ func newConn(s *Server, nc net.Conn, a agreed) (*conn, error) {
 	}
 	c.rd.init(raw)
 	c.rd.stall = c.stand
+	if runtime.GOMAXPROCS(0) == 1 {
+		c.rd.midst = c.yield.midst
+	}
 	c.tx.init(raw)
 	return c, nil
 }

@@ -209,6 +209,26 @@ func TestGets(t *testing.T) {
 	}
 }
 
+// TestMidstOfAPayload: others have the processor between two parts of a long payload, and not
+// where a short rest, or nothing, is missing.
+func TestMidstOfAPayload(t *testing.T) {
+	for missing, want := range map[int]int{0: 0, directRead - 1: 0, directRead: 1} {
+		const begun = 1000
+		payload := make([]byte, begun+missing)
+		calls := 0
+		r := reader{buf: make([]byte, readAhead)}
+		r.midst = func() { calls++; r.ahead = payload[begun:] }
+		r.ahead = payload[:begun:begun]
+		if want == 0 {
+			r.ahead = payload
+		}
+		p := make([]byte, begun+missing)
+		if err := r.readInto(p); err != nil || calls != want {
+			t.Errorf("%d bytes missing: %d offers, want %d; %v", missing, calls, want, err)
+		}
+	}
+}
+
 // TestYieldRests: the processor is not offered for a while when somebody has kept it.
 func TestYieldRests(t *testing.T) {
 	var y yielding
@@ -220,7 +240,11 @@ func TestYieldRests(t *testing.T) {
 		if y.rest != left {
 			t.Fatalf("rests for %d calls, want %d", y.rest, left)
 		}
-		y.offer(gatherFrom)
+		if left%2 == 0 {
+			y.offer(gatherFrom)
+		} else {
+			y.midst()
+		}
 	}
 	if y.rest != 0 {
 		t.Fatalf("still rests for %d calls", y.rest)

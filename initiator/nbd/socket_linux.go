@@ -28,6 +28,7 @@ type reader struct {
 	ahead []byte      // comes before what is in the socket: another process has read it
 	left  int         // of the payload that is being read
 	stall func() bool // called when a deadline has passed: whether to read on
+	midst func()      // called when a part of a long payload has come, and much is missing; or nil
 }
 
 // readAhead holds many small requests; directRead is the payload from which
@@ -160,6 +161,9 @@ func (r *reader) readInto(p []byte) error {
 		direct := min(n, len(dst))
 		p = p[direct:]
 		r.w = n - direct
+		if len(p) >= directRead && r.midst != nil {
+			r.midst()
+		}
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package nbd
 
 import (
+	"runtime"
 	"syscall"
 	"time"
 )
@@ -32,6 +33,23 @@ func (y *yielding) offer(under int) {
 	if under < gatherFrom {
 		return
 	}
+	y.give()
+}
+
+// midst is for the middle of a long payload, however few requests are under way: asked for at once
+// the rest of it comes in the small pieces in which the client copies it. The session's goroutines go
+// first, too. Only for a process that has one processor: left free it is a loss.
+func (y *yielding) midst() {
+	runtime.Gosched()
+	if y.rest > 0 {
+		y.rest--
+		return
+	}
+	y.give()
+}
+
+// give lets other processes run.
+func (y *yielding) give() {
 	began := time.Now()
 	syscall.RawSyscall(syscall.SYS_SCHED_YIELD, 0, 0, 0)
 	y.took(time.Since(began))

@@ -127,9 +127,9 @@ func (p *pool) dropLocked(o *Op) {
 	p.turns.end(o.takeTurn(), p.turns.round)
 }
 
-// mostFor is how many workers there may be for o. One that has made data durable waits for the syncs
-// that began before its own had ended, as one of them may have got its error: on the average half of
-// such workers are in no call to the storage.
+// mostFor is how many workers there may be for o. What makes data durable waits for the disk, which
+// takes many at once, and where syncs share a file description for each other, too: a sync waits for
+// those that began before it had ended, as one of them may have got its error.
 func (p *pool) mostFor(o *Op) int {
 	if o.syncs {
 		return 2 * p.most

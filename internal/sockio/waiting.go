@@ -194,13 +194,13 @@ func (w *Waiter) adaptive() bool {
 	if w.others {
 		p.crowd(begin)
 	}
+	before := w.sock.Arrivals()
+	if w.who.Ready() {
+		return true
+	}
 	for parked := begin - w.lastByte; ; parked = 0 {
-		before := w.sock.Arrivals()
-		if w.who.Ready() {
-			return true
-		}
 		if w.enough || w.sock.Arrivals() == before {
-			return false // there is more to read, or the event was stale
+			return false // there is more to read, the event was stale, or a look was in vain
 		}
 		now := clock()
 		p.woke(now, parked)
@@ -214,15 +214,17 @@ func (w *Waiter) adaptive() bool {
 			quiet = true
 			w.sock.Quiet(true)
 		}
-		if !w.look(now) {
-			return false
+		before = w.sock.Arrivals()
+		if w.look(now) {
+			return true
 		}
 	}
 }
 
-// look waits for bytes without parking. Receivers of one crowd do not look at the
-// same time.
-func (w *Waiter) look(start time.Duration) bool {
+// look waits for bytes without parking, and has the receiver read them: Arrivals tells whether
+// any have come, and over is what the receiver's Ready says. Receivers of one crowd do not look
+// at the same time.
+func (w *Waiter) look(start time.Duration) (over bool) {
 	p := &w.auto
 	for now := start; ; {
 		if w.crowd.awake.Load() > 1 || w.crowd.turn.Load() != w.number {
@@ -236,17 +238,29 @@ func (w *Waiter) look(start time.Duration) bool {
 			p.away(now, now-before)
 		}
 		w.Calls++
-		if w.sock.Readable() {
+		found, over := w.try()
+		if found {
 			p.hit(now - start)
 			w.Found++
-			return true
 		}
-		if p.state != pollLooking {
-			return false
+		if found || over || p.state != pollLooking {
+			return over
 		}
 		if now-start > p.longest() {
 			p.miss(now, now-start)
 			return false
 		}
 	}
+}
+
+// try reads, if bytes have come. Where messages come one by one, it reads at once: to look
+// first would be a call more for each. Where they come in batches, what arrives between a look
+// and the read behind it is one of the batch.
+func (w *Waiter) try() (found, over bool) {
+	if (w.conn == nil || !w.conn.ask) && !w.sock.Readable() {
+		return false, false
+	}
+	before := w.sock.Arrivals()
+	over = w.who.Ready()
+	return w.sock.Arrivals() != before, over
 }

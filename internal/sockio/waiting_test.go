@@ -58,7 +58,7 @@ func TestLook(t *testing.T) {
 
 	p.to(pollLooking)
 	if w.look(clock()) {
-		t.Error("it found bytes in an empty socket")
+		t.Error("the connection is over")
 	}
 	if p.state != pollResting || w.Calls == 0 || w.Found != 0 {
 		t.Errorf("after an unpaid look in vain: %v, %d calls, %d found", p.state, w.Calls, w.Found)
@@ -72,7 +72,7 @@ func TestLook(t *testing.T) {
 		p.to(pollLooking)
 		busy()
 		calls := w.Calls
-		if w.look(clock()) || p.state != pollResting || w.Calls != calls {
+		if w.look(clock()) || w.Found != 0 || p.state != pollResting || w.Calls != calls {
 			t.Errorf("beside another connection that is or has %s: %v, %d calls", name, p.state, w.Calls-calls)
 		}
 		w.crowd.awake.Store(1)
@@ -84,9 +84,61 @@ func TestLook(t *testing.T) {
 	if err := conn.ReadLoop(func(uintptr) bool { return conn.Readable() }); err != nil {
 		t.Fatal(err)
 	}
-	if !w.look(clock()) || w.Found != 1 || p.credit != pollWorth {
+	begin := clock() + time.Hour // however long this goroutine is held up, the look is a short one
+	if w.look(begin) || w.Found != 1 || p.credit != pollWorth {
 		t.Errorf("bytes in the socket were not found: %d found, %v earned", w.Found, p.credit)
 	}
+}
+
+// Where messages come one by one a look reads at once, without asking first whether there is
+// anything. Where they come in batches it asks, and reads what has come by then.
+func TestLookReads(t *testing.T) {
+	for name, one := range map[string]bool{"one by one": true, "in batches": false} {
+		peer, conn := pair(t)
+		conn.opts.Crowd = new(Crowd)
+		r := &counted{reader: reader{Conn: conn}}
+		var w Waiter
+		w.Init(conn, r)
+		w.crowd.awake.Store(1)
+		w.crowd.turn.Store(w.number)
+		conn.Ask(one)
+
+		w.auto.to(pollLooking)
+		if w.look(clock()) || w.Found != 0 || (r.calls > 0) != one {
+			t.Errorf("%s, empty socket: %d reads, %d found", name, r.calls, w.Found)
+		}
+
+		put(t, peer, 'x')
+		if err := conn.ReadLoop(func(uintptr) bool { return conn.Readable() }); err != nil {
+			t.Fatal(err)
+		}
+		w.auto.to(pollLooking)
+		if w.look(clock()+time.Hour) || w.Found != 1 || string(r.got) != "x" {
+			t.Errorf("%s: %d found, %q read", name, w.Found, r.got)
+		}
+
+		if err := peer.CloseWrite(); err != nil {
+			t.Fatal(err)
+		}
+		if err := conn.ReadLoop(func(uintptr) bool { return conn.Readable() }); err != nil {
+			t.Fatal(err)
+		}
+		w.auto.to(pollLooking)
+		if !w.look(clock()+time.Hour) || w.Found != 1 {
+			t.Errorf("%s: the end is not told, or taken for a message: %d found", name, w.Found)
+		}
+	}
+}
+
+// counted counts how often it is called.
+type counted struct {
+	reader
+	calls int
+}
+
+func (c *counted) Ready() bool {
+	c.calls++
+	return c.reader.Ready()
 }
 
 // However it waits, a receiver gets everything, in order, and the end.

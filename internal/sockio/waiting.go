@@ -82,9 +82,9 @@ type Waiter struct {
 
 	shared time.Duration // until when others count as being at work, though they have no turn
 
-	// Calls counts the system calls that have looked for bytes, Found the waits that they
-	// have ended without parking; of BusyPollAuto.
-	Calls, Found uint64
+	// Calls counts the looks for bytes, Found the waits that they have ended without parking, and
+	// Vain the looks that were the receiver's own reads and have brought nothing; of BusyPollAuto.
+	Calls, Found, Vain uint64
 	Blocks       uint64 // waits in a call, of BusyPollOff
 }
 
@@ -257,10 +257,14 @@ func (w *Waiter) look(start time.Duration) (over bool) {
 // first would be a call more for each. Where they come in batches, what arrives between a look
 // and the read behind it is one of the batch.
 func (w *Waiter) try() (found, over bool) {
-	if (w.conn == nil || !w.conn.ask) && !w.sock.Readable() {
+	reads := w.conn != nil && w.conn.ask
+	if !reads && !w.sock.Readable() {
 		return false, false
 	}
 	before := w.sock.Arrivals()
 	over = w.who.Ready()
-	return w.sock.Arrivals() != before, over
+	if found = w.sock.Arrivals() != before; reads && !found && !over {
+		w.Vain++
+	}
+	return found, over
 }

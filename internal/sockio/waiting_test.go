@@ -104,8 +104,8 @@ func TestLookReads(t *testing.T) {
 		conn.Ask(one)
 
 		w.auto.to(pollLooking)
-		if w.look(clock()) || w.Found != 0 || (r.calls > 0) != one {
-			t.Errorf("%s, empty socket: %d reads, %d found", name, r.calls, w.Found)
+		if w.look(clock()) || w.Found != 0 || (r.calls > 0) != one || w.Vain != uint64(r.calls) {
+			t.Errorf("%s, empty socket: %d reads, %d in vain, %d found", name, r.calls, w.Vain, w.Found)
 		}
 
 		put(t, peer, 'x')

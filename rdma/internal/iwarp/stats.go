@@ -36,14 +36,14 @@ func (t *transmitter) publishLocked() {
 	qp.StatMu.Unlock()
 }
 
-// publish copies the receiver's figures.
+// publish copies the receiver's figures. A read that was a look in vain is one of PollCalls.
 func (x *receiver) publish() {
 	qp := x.qp
 	r := &x.stats
 	qp.StatMu.Lock()
 	s := &qp.Stats
 	s.WireIn = r.Bytes
-	s.RecvCalls, s.BytesIn, s.PlacedDirect, s.PlacedCopied = r.RecvCalls, r.Payload, r.Direct, r.Copied
+	s.RecvCalls, s.BytesIn, s.PlacedDirect, s.PlacedCopied = r.RecvCalls-qp.wait.Vain, r.Payload, r.Direct, r.Copied
 	s.PlacedCopiedTagged = r.CopiedTagged
 	s.Faults, s.PollCalls, s.Polled = r.Faults, r.PollCalls, r.Polled
 	qp.StatMu.Unlock()

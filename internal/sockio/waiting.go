@@ -85,7 +85,7 @@ type Waiter struct {
 	// Calls counts the looks for bytes, Found the waits that they have ended without parking, and
 	// Vain the looks that were the receiver's own reads and have brought nothing; of BusyPollAuto.
 	Calls, Found, Vain uint64
-	Blocks       uint64 // waits in a call, of BusyPollOff
+	Blocks             uint64 // waits in a call, of BusyPollOff
 }
 
 // Init makes w the waiter of who, the only reader of c, as the options of c say.

@@ -268,6 +268,33 @@ func TestListAfterResize(t *testing.T) {
 	}
 }
 
+// A record that grows while it is read, which takes more than one call, is read again; one
+// that is empty, or makes no sense for good, is an error.
+func TestRecordThatGrows(t *testing.T) {
+	const before, after = `{"url": "iser://h/t/0"}` + "\n", `{"url": "iser://h/t/0", "state": "reconnecting"}` + "\n"
+	for _, c := range []struct {
+		name  string
+		found []string
+		reads int
+		ok    bool
+	}{
+		{"at rest", []string{before}, 1, true},
+		{"grows", []string{before + after[len(before):], after}, 2, true},
+		{"empty", []string{""}, 1, false},
+		{"no record", []string{"{"}, rereads, false},
+	} {
+		reads := 0
+		r, err := readRecordBy(func(string) ([]byte, error) {
+			b := c.found[min(reads, len(c.found)-1)]
+			reads++
+			return []byte(b), nil
+		}, "attach-x.json")
+		if (err == nil) != c.ok || reads != c.reads || c.ok && r.URL != "iser://h/t/0" {
+			t.Errorf("%s: %+v, %v after %d reads", c.name, r, err, reads)
+		}
+	}
+}
+
 func TestDetachByAnyName(t *testing.T) {
 	for _, key := range []func(r *Record) string{
 		func(r *Record) string { return r.URL },

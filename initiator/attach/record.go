@@ -133,16 +133,27 @@ func (r *Record) write(f *os.File) error {
 	return nil
 }
 
-func readRecord(path string) (*Record, error) {
-	b, err := os.ReadFile(path)
-	if err != nil {
-		return nil, err
+func readRecord(path string) (*Record, error) { return readRecordBy(os.ReadFile, path) }
+
+// rereads is how often a record is read that makes no sense: it may be growing, and the end
+// of the new text was read behind the old one.
+const rereads = 100
+
+func readRecordBy(read func(string) ([]byte, error), path string) (*Record, error) {
+	for n := 1; ; n++ {
+		b, err := read(path)
+		if err != nil {
+			return nil, err
+		}
+		r := &Record{path: path}
+		if err = json.Unmarshal(b, r); err == nil {
+			return r, nil
+		}
+		if len(b) == 0 || n == rereads {
+			return nil, fmt.Errorf("attachment record %s: %w", path, err)
+		}
+		time.Sleep(time.Millisecond)
 	}
-	r := &Record{path: path}
-	if err := json.Unmarshal(b, r); err != nil {
-		return nil, fmt.Errorf("attachment record %s: %w", path, err)
-	}
-	return r, nil
 }
 
 // alive reports whether the record's process still holds it.

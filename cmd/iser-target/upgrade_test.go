@@ -194,7 +194,7 @@ func dialAlways(addr string, quit <-chan struct{}) error {
 			return nil
 		default:
 		}
-		c, err := net.DialTimeout("tcp", addr, 10*time.Second)
+		c, err := net.DialTimeout("tcp", addr, time.Minute)
 		if err != nil {
 			return err
 		}

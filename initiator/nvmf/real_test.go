@@ -56,7 +56,7 @@ func serve(t testing.TB, change func(*target.Config, *targetnvmf.SubsystemConfig
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(context.Background()) }()
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		srv.Shutdown(ctx)
 		if err := <-served; err != nil && !errors.Is(err, target.ErrServerClosed) {

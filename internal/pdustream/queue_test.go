@@ -240,7 +240,7 @@ func TestBudget(t *testing.T) {
 		if p.number == n-1 {
 			select {
 			case <-back:
-			case <-time.After(10 * time.Second):
+			case <-time.After(time.Minute):
 				held = true
 			}
 		}

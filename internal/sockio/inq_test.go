@@ -67,7 +67,7 @@ func (e *end) event(d time.Duration) bool {
 func (e *end) settle(revents int16) {
 	e.t.Helper()
 	p := []unix.PollFd{{Fd: int32(e.fd), Events: unix.POLLIN | unix.POLLRDHUP}}
-	for until := time.Now().Add(10 * time.Second); p[0].Revents&revents != revents; {
+	for until := time.Now().Add(time.Minute); p[0].Revents&revents != revents; {
 		if _, err := unix.Poll(p, 10); err != nil && err != unix.EINTR || time.Now().After(until) {
 			e.t.Fatalf("state %#x, not %#x: %v", p[0].Revents, revents, err)
 		}

@@ -67,7 +67,7 @@ func open(t testing.TB, change func(*target.Config, *nvmf.SubsystemConfig)) *rig
 	served := make(chan error, 1)
 	go func() { served <- r.srv.Serve(context.Background()) }()
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		r.srv.Shutdown(ctx)
 		if err := <-served; err != nil && !errors.Is(err, target.ErrServerClosed) {

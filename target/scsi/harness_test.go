@@ -215,7 +215,7 @@ func (r *rig) close() {
 	for _, n := range r.nx {
 		r.dev.CloseNexus(n)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	if err := r.dev.Close(ctx); err != nil {
 		r.t.Error(err)

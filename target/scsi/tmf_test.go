@@ -22,7 +22,7 @@ func (r *rig) manage(n *Nexus, f TMF, lun uint16, t *Task) TMFResponse {
 	select {
 	case x := <-done:
 		return x
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		r.t.Fatalf("task management function %d does not end", f)
 		return 0
 	}

@@ -64,7 +64,7 @@ func serve(t testing.TB, reg *Registry, cfg Config, name string) *bench {
 }
 
 func (b *bench) close() {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	if err := b.place.Drain(ctx); err != nil {
 		b.t.Error(err)

@@ -204,6 +204,7 @@ func TestPoolFull(t *testing.T) {
 	if !errors.Is(err, blockdev.ErrNoSpace) {
 		t.Fatal(err)
 	}
+	<-full // while it is: what is told looks at the pool as it is by then
 	var l blockdev.Lease
 	must(t, a.LeaseWrite(&l, 50*65536, 4096, blockdev.Wait))
 	if err := l.Commit(false); !errors.Is(err, blockdev.ErrNoSpace) {
@@ -213,7 +214,6 @@ func TestPoolFull(t *testing.T) {
 	must(t, g.Extend("p", 8, "", 0, nil, "lvextend"))
 	_, err = a.WriteAt(p, 50*65536)
 	must(t, err)
-	<-full
 	<-low // full
 	<-low // and a write that found nothing
 	cancel()

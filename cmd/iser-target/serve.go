@@ -216,6 +216,7 @@ func serve(ctx context.Context, f *serveFlags, out, logTo io.Writer) error {
 	if err := a.build(cfg, f, c); err != nil {
 		return exit(exitUsage, err)
 	}
+	spareProcessors(cfg.Volumes)
 	defer a.boundEnd(ctx, f.drain+freezeTime+f.drain+f.storage)() // the first for a handover, see giving.end
 	defer a.reg.Close()
 	var ls listeners

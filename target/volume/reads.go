@@ -48,7 +48,7 @@ type reads struct {
 }
 
 // init says how many readers there are.
-func (r *reads) init() { r.usual = max(runtime.GOMAXPROCS(0)/2, 1) }
+func (r *reads) init() { r.usual = max(runtime.NumCPU()/2, 1) }
 
 // announcer returns what d can be told; nil: nothing.
 func announcer(d blockdev.Device) blockdev.Announcer {

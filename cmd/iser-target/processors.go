@@ -15,9 +15,9 @@ const syncProcessors = 16
 
 // spareProcessors gives Go's scheduler more processors than the machine has if volumes are on
 // devices, or sync each write. A worker that syncs keeps one until the runtime's monitor takes it
-// away; with as many as cores, two of them leave none to who has work. Files have what they
-// had: their first writes wait for each other in the kernel, and more workers at once lost up to a
-// third of them. It does nothing for who has set GOMAXPROCS, and on one core, where who polls
+// away; with as many as cores, two of them leave none to who has work. Where volumes are files it
+// is left alone: their first writes wait for each other in the kernel, and more workers at once lose
+// up to a third of them. It does nothing for who has set GOMAXPROCS, and on one core, where who polls
 // has to know that it is alone (see sockio.Waiter).
 func spareProcessors(volumes []config.Volume) {
 	if os.Getenv("GOMAXPROCS") != "" || runtime.NumCPU() == 1 || !slices.ContainsFunc(volumes, syncsMuch) {

@@ -98,6 +98,7 @@ type queue[T any] struct {
 	batch []*PDU[T] // the transmitter's: of one call
 	vec   []sockio.Vec
 	soon  bool // what Gather has returned is resident and not long: sending it cannot wait
+	cold  bool // it is resident, some of it is long, and no digest has read it
 
 	// PDUs counts those that have left whole. Anybody may read it.
 	PDUs atomic.Uint64
@@ -226,7 +227,7 @@ func (q *queue[T]) Gather() []sockio.Vec {
 	}
 	v := q.vec[:0]
 	q.soon = true
-	size := 0
+	size, long, digest := 0, false, false
 	for _, n := range q.batch {
 		if n.length == 0 {
 			if !q.src.Seal(n.self) {
@@ -238,12 +239,15 @@ func (q *queue[T]) Gather() []sockio.Vec {
 			v = append(make([]sockio.Vec, 0, min(max(2*cap(v), need), sockio.MaxVec)), v...)
 		}
 		q.soon = q.soon && ram(n.Data)
+		long = long || n.Data.Len() >= loadMin
+		digest = digest || len(n.Tail) > 0
 		size += n.length
 		v = n.appendTo(v)
 		if len(v) == cap(v) {
 			break
 		}
 	}
+	q.cold = q.soon && long && !digest
 	q.soon = q.soon && size <= soonBytes
 	q.vec = v
 	return v

@@ -207,7 +207,11 @@ func (t *Transmitter[T]) send() (int, error) {
 			resident.Fetch(v[i].Base)
 		}
 	}
-	n, err := t.sk.Writev(v, t.soon)
+	part, loaded := v, false
+	if t.cold {
+		part, loaded = load(v)
+	}
+	n, err := t.sk.Writev(part, t.soon || loaded)
 	clear(v)
 	if err == nil {
 		t.Sends.Add(1)

@@ -1,0 +1,56 @@
+package pdustream
+
+import (
+	"runtime/debug"
+	"unsafe"
+
+	"softiser/internal/resident"
+	"softiser/internal/sockio"
+)
+
+// Long data of volumes in memory is read, a byte of each line, just before the call that sends
+// it: the kernel's copy waits for memory that is in no cache, loads in a row are under way side by
+// side (ADR 18). The call ends where that ends, so that all of it is still in the cache.
+const (
+	loadBytes = soonBytes // of a call; 256 KiB gave half of it, 1 MiB no more
+	loadMin   = 16 << 10  // length of a piece
+)
+
+// load reads the long pieces of what v begins with, loadBytes at most, and returns that part of
+// v, of which it may have shortened the last piece; false: v is as it was, there is none.
+// What v names is resident; where it is gone, by now, the call will find that.
+func load(v []sockio.Vec) ([]sockio.Vec, bool) {
+	n, size, long := 0, 0, false
+	for n < len(v) && size < loadBytes {
+		long = long || min(v[n].Len, uint64(loadBytes-size)) >= loadMin
+		size += int(v[n].Len)
+		n++
+	}
+	if !long {
+		return v, false
+	}
+	part := v[:n]
+	if size > loadBytes {
+		part[n-1].Len -= uint64(size - loadBytes)
+	}
+	touch(part)
+	return part, true
+}
+
+// touch reads the long pieces of v.
+func touch(v []sockio.Vec) {
+	old := debug.SetPanicOnFault(true)
+	defer func() {
+		debug.SetPanicOnFault(old)
+		if e := recover(); e != nil {
+			if _, fault := e.(interface{ Addr() uintptr }); !fault {
+				panic(e)
+			}
+		}
+	}()
+	for i := range v {
+		if v[i].Len >= loadMin {
+			resident.Load(unsafe.Slice(v[i].Base, v[i].Len))
+		}
+	}
+}

@@ -16,6 +16,22 @@ const (
 	loadMin   = 16 << 10  // length of a piece
 )
 
+// lately is where the last long data began that has been sent, in the place that its address
+// says. What is sent again soon is still in a cache, and what is in a cache the kernel copies
+// as fast as it can be read.
+type lately [64]uintptr
+
+// again reports whether data that begins with p has been sent lately, and enters it.
+func (l *lately) again(p []byte) bool {
+	at := uintptr(unsafe.Pointer(unsafe.SliceData(p)))
+	slot := &l[at/loadMin%uintptr(len(l))]
+	if *slot == at {
+		return true
+	}
+	*slot = at
+	return false
+}
+
 // load reads the long pieces of what v begins with, loadBytes at most, and returns that part of
 // v, of which it may have shortened the last piece; false: v is as it was, there is none.
 // What v names is resident; where it is gone, by now, the call will find that.

@@ -171,6 +171,37 @@ func TestWhatIsCold(t *testing.T) {
 	}
 }
 
+// What is sent again soon is not read ahead; what was sent long ago is.
+func TestWhatWasSentLately(t *testing.T) {
+	o := newPlain(nil)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	mem := untouched(t, 2*len(o.lately)*loadMin)
+	defer resident.Add(mem)()
+	cold := func(at int) bool {
+		o.add("", mem[at:at+loadMin], "")
+		if !o.Collect() || len(o.Gather()) == 0 {
+			t.Fatal("nothing is to be sent")
+		}
+		o.Advance(loadMin)
+		return o.cold
+	}
+	for _, half := range []int{0, len(mem) / 2, 0} {
+		for at := half; at < half+len(mem)/2; at += loadMin {
+			if !cold(at) {
+				t.Fatalf("%d is not cold", at)
+			}
+		}
+	}
+	for range 2 {
+		for at := 0; at < len(mem)/2; at += loadMin {
+			if cold(at) {
+				t.Fatalf("%d is cold again", at)
+			}
+		}
+	}
+}
+
 // What is cut into calls arrives as it was.
 func TestLoadedDataArrives(t *testing.T) {
 	a, b := loopback.Pair(t)

@@ -40,6 +40,7 @@ type PDU[T any] struct {
 	length int  // of the whole PDU; 0 until it is sealed
 	sent   int  // bytes that the socket has taken
 	taken  bool // the transmitter has seen it
+	cold   bool // its data is long, and has not been sent lately
 }
 
 // Next returns the PDU behind p; nil at the end.
@@ -98,7 +99,9 @@ type queue[T any] struct {
 	batch []*PDU[T] // the transmitter's: of one call
 	vec   []sockio.Vec
 	soon  bool // what Gather has returned is resident and not long: sending it cannot wait
-	cold  bool // it is resident, some of it is long, and no digest has read it
+	cold  bool // it is resident, some of it is cold, and no digest has read it
+
+	lately lately
 
 	// PDUs counts those that have left whole. Anybody may read it.
 	PDUs atomic.Uint64
@@ -227,19 +230,20 @@ func (q *queue[T]) Gather() []sockio.Vec {
 	}
 	v := q.vec[:0]
 	q.soon = true
-	size, long, digest := 0, false, false
+	size, cold, digest := 0, false, false
 	for _, n := range q.batch {
 		if n.length == 0 {
 			if !q.src.Seal(n.self) {
 				break
 			}
 			n.length = len(n.Head) + n.Data.Len() + len(n.Tail)
+			n.cold = n.Data.Len() >= loadMin && !q.lately.again(n.Data.Next())
 		}
 		if need := len(v) + 2 + n.Data.Pieces(); need > cap(v) && cap(v) < sockio.MaxVec {
 			v = append(make([]sockio.Vec, 0, min(max(2*cap(v), need), sockio.MaxVec)), v...)
 		}
 		q.soon = q.soon && ram(n.Data)
-		long = long || n.Data.Len() >= loadMin
+		cold = cold || n.cold
 		digest = digest || len(n.Tail) > 0
 		size += n.length
 		v = n.appendTo(v)
@@ -247,7 +251,7 @@ func (q *queue[T]) Gather() []sockio.Vec {
 			break
 		}
 	}
-	q.cold = q.soon && long && !digest
+	q.cold = q.soon && cold && !digest
 	q.soon = q.soon && size <= soonBytes
 	q.vec = v
 	return v

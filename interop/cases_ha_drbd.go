@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"softiser/interop/internal/guest"
+	"softiser/interop/internal/ports"
 )
 
 // A DRBD pair in two guests with iser-target on the primary.
@@ -46,10 +47,10 @@ func newDRBDNodes(e *Env) ([2]*drbdNode, error) {
 		return [2]*drbdNode{}, err
 	}
 	targets := [2]string{target, otherNode.Replace(target)}
-	pa, pb := freePort(), freePort()
+	pa, pb := ports.Free(), ports.Free()
 	nodes := [2]*drbdNode{
-		{name: "a", port: freePort(), link: guest.Link{Port: pa, Peer: pb, MAC: 1}},
-		{name: "b", port: freePort(), link: guest.Link{Port: pb, Peer: pa, MAC: 2}},
+		{name: "a", port: ports.Free(), link: guest.Link{Port: pa, Peer: pb, MAC: 1}},
+		{name: "b", port: ports.Free(), link: guest.Link{Port: pb, Peer: pa, MAC: 2}},
 	}
 	for i, n := range nodes {
 		for disk, size := range map[string]int64{"data": 96 << 20, "store": 32 << 20} {

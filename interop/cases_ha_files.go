@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"softiser/interop/internal/guest"
+	"softiser/interop/internal/ports"
 )
 
 // Cluster file systems of two Linux kernels on one LUN of ours.
@@ -56,7 +57,7 @@ func newTwoKernels(e *Env, mode string, files ...string) (*twoKernels, error) {
 		return nil, err
 	}
 	k := &twoKernels{e: e, nodes: map[string]*guest.Guest{}}
-	pa, pb := freePort(), freePort()
+	pa, pb := ports.Free(), ports.Free()
 	links := map[string]guest.Link{"a": {Port: pa, Peer: pb, MAC: 1}, "b": {Port: pb, Peer: pa, MAC: 2}}
 	if err := k.each(func(name string) error { return k.boot(name, links[name], files) }); err != nil {
 		return nil, err

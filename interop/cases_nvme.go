@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"softiser/interop/internal/ports"
 )
 
 // Part 11: Linux's NVMe host attaches to iser-target, over TCP and over siw, on the same
@@ -293,7 +295,7 @@ func (w nvmeWire) targetKilled(_ context.Context, e *Env) (string, error) {
 
 // ana has Linux' own multipathing go from one portal to the other and back.
 func (w nvmeWire) ana(_ context.Context, e *Env) (string, error) {
-	socket, port2 := filepath.Join(e.dir, "admin.sock"), freePort()
+	socket, port2 := filepath.Join(e.dir, "admin.sock"), ports.Free()
 	t, err := e.Target(fmt.Sprintf("    group: 1\n  - listen: 127.0.0.1:%d\n    advertise: 10.0.2.2:%d\n    group: 2\n", port2, port2) + ramNamespace + "admin: {socket: " + socket + "}\n")
 	if err != nil {
 		return "", err

@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"softiser/interop/internal/ports"
 )
 
 // Part 1 once more: our library as the peer of perftest's programs with -R, which
@@ -86,7 +88,7 @@ func perftestKernelServer(e *Env, kind, tool string) (string, error) {
 // then ends, with every message exchanged, without a report and its last steps;
 // reported says so.
 func perftestClient(e *Env, server []string, client string) (reported string, err error) {
-	port := freePort()
+	port := ports.Free()
 	p, err := e.StartServer(port, "iser-initiator", append([]string{"rdma"}, server...)...)
 	if err != nil {
 		return "", err

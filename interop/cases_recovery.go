@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"softiser/interop/internal/guest"
+	"softiser/interop/internal/ports"
 )
 
 // Parts 2 and 3 again, with failures: what open-iscsi and dm-multipath make of
@@ -131,7 +132,7 @@ dd if=/dev/zero of=$d bs=1M seek=80 count=4 oflag=direct || die write beyond the
 
 // multipath takes one of two paths away under I/O, which has to go on over the other.
 func multipath(e *Env, mode string) (string, error) {
-	port2 := freePort()
+	port2 := ports.Free()
 	t, err := e.Target(fmt.Sprintf("  - listen: 127.0.0.1:%d\n    advertise: 10.0.2.2:%d\n", port2, port2) + fileTarget("64MiB"))
 	if err != nil {
 		return "", err

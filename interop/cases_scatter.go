@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"softiser/interop/internal/ports"
 	"softiser/rdma"
 )
 
@@ -192,7 +193,7 @@ func drip(e *Env, addr string, toGuest bool) (port int, stop func(), err error) 
 
 func slowKernelClient(_ context.Context, e *Env) (string, error) {
 	for _, crc := range drips {
-		port := freePort()
+		port := ports.Free()
 		p, err := e.StartServer(port, "iser-initiator", "rdma", "rping", "-s", "-a", "127.0.0.1", "-S", dripSize, "-v", "--crc="+crc)
 		if err != nil {
 			return "", err

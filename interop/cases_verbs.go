@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"softiser/interop/internal/guest"
+	"softiser/interop/internal/ports"
 )
 
 // Part 1: our verbs against the kernel's siw, with rdma-core's own tools.
@@ -64,7 +65,7 @@ func settings(siw string) string {
 
 func rpingKernelClient(e *Env, siw, ours string) (string, error) {
 	for _, size := range rpingSizes {
-		port := freePort()
+		port := ports.Free()
 		args := append([]string{"rdma", "rping", "-s", "-a", "127.0.0.1", "-C", "20", "-S", strconv.Itoa(size), "-V"}, strings.Fields(ours)...)
 		p, err := e.StartServer(port, "iser-initiator", args...)
 		if err != nil {
@@ -137,7 +138,7 @@ bad=; for i in $(seq 16); do
 done; head -n99 /tmp/many.*; [ -z "$bad" ]`
 
 func rpingMany(_ context.Context, e *Env) (string, error) {
-	port := freePort()
+	port := ports.Free()
 	if _, err := e.StartServer(port, "iser-initiator", "rdma", "rping", "-s", "-a", "127.0.0.1", "-P", "-V", "--crc=required"); err != nil {
 		return "", err
 	}
@@ -149,7 +150,7 @@ func rpingMany(_ context.Context, e *Env) (string, error) {
 }
 
 func ucmatoseKernelClient(_ context.Context, e *Env) (string, error) {
-	port := freePort()
+	port := ports.Free()
 	p, err := e.StartServer(port, "iser-initiator", "rdma", "ucmatose", "-b", "127.0.0.1")
 	if err != nil {
 		return "", err
@@ -182,7 +183,7 @@ func ucmatoseKernelServer(_ context.Context, e *Env) (string, error) {
 // With revision 1 nothing is said about read depths; siw's side then cannot
 // read. Its client only connects and sends, so the connection itself is shown.
 func mpaRev1(_ context.Context, e *Env) (string, error) {
-	port := freePort()
+	port := ports.Free()
 	if _, err := e.StartServer(port, "iser-initiator", "rdma", "rping", "-s", "-a", "127.0.0.1", "-C", "3", "-V", "--crc=off"); err != nil {
 		return "", err
 	}
@@ -215,7 +216,7 @@ func rejected(_ context.Context, e *Env) (string, error) {
 // abruptClose: our rping is killed while it serves the kernel's pings. The client must
 // notice, and the kernel say nothing.
 func abruptClose(_ context.Context, e *Env) (string, error) {
-	port := freePort()
+	port := ports.Free()
 	p, err := e.StartServer(port, "iser-initiator", "rdma", "rping", "-s", "-a", "127.0.0.1", "-C", "1000000", "-V")
 	if err != nil {
 		return "", err

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -13,13 +12,13 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"softiser/interop/internal/guest"
+	"softiser/interop/internal/ports"
 	"softiser/interop/internal/tap"
 )
 
@@ -61,7 +60,7 @@ func (e *Env) Boot(o guest.Options) (*guest.Guest, error) {
 	o.Forward = map[int]int{}
 	e.w.ports = map[int]int{}
 	for _, port := range []int{3260, 3261, 7174, 7471, 18515} {
-		host := freePort()
+		host := ports.Free()
 		o.Forward[host], e.w.ports[port] = port, host
 	}
 	if n, err := e.w.net.get(); err == nil && len(o.Links) == 0 {
@@ -158,7 +157,7 @@ type Process struct {
 
 // Target starts iser-target with a configuration (YAML without portals) on a
 // free port of the loopback and waits until it listens.
-func (e *Env) Target(config string) (*Process, error) { return e.TargetOn(freePort(), config) }
+func (e *Env) Target(config string) (*Process, error) { return e.TargetOn(ports.Free(), config) }
 
 // TargetOn is Target on a port of the case's choice.
 func (e *Env) TargetOn(port int, config string) (*Process, error) {
@@ -380,24 +379,3 @@ func (e *Env) saveKernelLog(ctx context.Context, g *guest.Guest, name string) {
 		_ = os.WriteFile(filepath.Join(e.dir, name), []byte(log), 0o644)
 	}
 }
-
-// freePort returns a port of 127.0.0.1 that nobody listens on. Ports come from
-// below the range that the system hands out itself, each once: one that was free a
-// moment ago would now and then have become somebody else's by the time it is used.
-func freePort() int {
-	for {
-		port := firstPort + int(nextPort.Add(1))%(lastPort-firstPort)
-		if l, err := net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(port)); err == nil {
-			l.Close()
-			return port
-		}
-	}
-}
-
-const firstPort, lastPort = 20000, 32000
-
-var nextPort = func() *atomic.Uint32 {
-	var n atomic.Uint32
-	n.Store(rand.Uint32N(lastPort - firstPort)) // another harness may run beside this one
-	return &n
-}()

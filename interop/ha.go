@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 
 	"softiser/interop/internal/guest"
+	"softiser/interop/internal/ports"
 )
 
 const (
@@ -34,7 +35,7 @@ type haNode struct {
 func newHAPair(e *Env) (*haPair, error) {
 	p := &haPair{e: e}
 	for i, name := range []string{"a", "b"} {
-		p.nodes[i] = haNode{name: name, port: freePort(), socket: filepath.Join(e.dir, name+".sock")}
+		p.nodes[i] = haNode{name: name, port: ports.Free(), socket: filepath.Join(e.dir, name+".sock")}
 	}
 	disk, err := os.Create(filepath.Join(e.dir, "disk0.img"))
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"softiser/config"
+	"softiser/internal/cores"
 )
 
 // syncProcessors is how many processors Go's scheduler has, at least, in a process whose volumes
@@ -20,7 +21,7 @@ const syncProcessors = 16
 // up to a third of them. It does nothing for who has set GOMAXPROCS, and on one core, where who polls
 // has to know that it is alone (see sockio.Waiter).
 func spareProcessors(volumes []config.Volume) {
-	if os.Getenv("GOMAXPROCS") != "" || runtime.NumCPU() == 1 || !slices.ContainsFunc(volumes, syncsMuch) {
+	if os.Getenv("GOMAXPROCS") != "" || cores.Count() == 1 || !slices.ContainsFunc(volumes, syncsMuch) {
 		return
 	}
 	if runtime.GOMAXPROCS(0) < syncProcessors {

@@ -1,11 +1,12 @@
 package iscsitcp
 
 import (
+	"io"
 	"math/rand"
 	"net"
 	"runtime"
+	"sync"
 	"testing"
-	"time"
 
 	"softiser/internal/await"
 	"softiser/internal/iscsi"
@@ -19,26 +20,29 @@ import (
 func relayPair(t testing.TB, next func() int) (client, server net.Conn) {
 	client, a := loopback.Pair(t)
 	b, server := loopback.Pair(t)
-	forward := func(from, to net.Conn) {
+	forward := func(from, to *net.TCPConn) {
 		buf := make([]byte, 64<<10)
 		for {
 			n, err := from.Read(buf[:min(next(), len(buf))])
-			if n > 0 {
-				if _, err := to.Write(buf[:n]); err != nil {
-					break
-				}
+			if n > 0 && err == nil {
+				_, err = to.Write(buf[:n])
 			}
-			if err != nil {
-				break
+			switch {
+			case err == io.EOF:
+				to.CloseWrite()
+				return
+			case err != nil: // a reset on one side reaches the other
+				a.Close()
+				b.Close()
+				return
 			}
 		}
-		to.(*net.TCPConn).CloseWrite()
 	}
+	var both sync.WaitGroup
+	both.Go(func() { forward(a, b) })
+	both.Go(func() { forward(b, a) })
 	go func() {
-		go forward(a, b)
-		forward(b, a)
-		// A reset on one side must reach the other.
-		time.Sleep(50 * time.Millisecond)
+		both.Wait()
 		a.Close()
 		b.Close()
 	}()

@@ -4,6 +4,7 @@ import (
 	"runtime/debug"
 	"unsafe"
 
+	"softiser/internal/memfault"
 	"softiser/internal/resident"
 	"softiser/internal/sockio"
 )
@@ -54,19 +55,12 @@ func load(v []sockio.Vec) ([]sockio.Vec, bool) {
 }
 
 // touch reads the long pieces of v.
-func touch(v []sockio.Vec) {
-	old := debug.SetPanicOnFault(true)
-	defer func() {
-		debug.SetPanicOnFault(old)
-		if e := recover(); e != nil {
-			if _, fault := e.(interface{ Addr() uintptr }); !fault {
-				panic(e)
-			}
-		}
-	}()
+func touch(v []sockio.Vec) (ok bool) {
+	defer memfault.Guard(debug.SetPanicOnFault(true), &ok)
 	for i := range v {
 		if v[i].Len >= loadMin {
 			resident.Load(unsafe.Slice(v[i].Base, v[i].Len))
 		}
 	}
+	return true
 }

@@ -9,23 +9,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"softiser/internal/faultmap"
 	"softiser/internal/loopback"
 	"softiser/internal/resident"
 	"softiser/internal/segs"
 	"softiser/internal/sockio"
 )
-
-// untouched is memory of so many bytes that is not in memory before somebody has read it.
-func untouched(t *testing.T, n int) []byte {
-	t.Helper()
-	p, err := unix.Mmap(-1, 0, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { unix.Munmap(p) })
-	_ = unix.Madvise(p, unix.MADV_NOHUGEPAGE) // a kernel without huge pages does not know it
-	return p
-}
 
 // What one call is to send is read, as far as its pieces are long, and no further.
 func TestLoad(t *testing.T) {
@@ -52,7 +41,7 @@ func TestLoad(t *testing.T) {
 			for _, n := range c.pieces {
 				all += n
 			}
-			mem := untouched(t, all+page)
+			mem := faultmap.Untouched(t, all+page)
 			var v []sockio.Vec
 			at := 0
 			for _, n := range c.pieces {
@@ -86,7 +75,7 @@ func TestLoad(t *testing.T) {
 
 // Memory that has gone is for the call to find.
 func TestLoadOfWhatHasGone(t *testing.T) {
-	mem := untouched(t, 2*loadMin)
+	mem := faultmap.Untouched(t, 2*loadMin)
 	if err := unix.Mprotect(mem[loadMin:], unix.PROT_NONE); err != nil {
 		t.Fatal(err)
 	}
@@ -159,7 +148,7 @@ func TestWhatIsCold(t *testing.T) {
 			defer o.mu.Unlock()
 			for _, d := range c.data {
 				if c.known {
-					d = untouched(t, len(d))
+					d = faultmap.Untouched(t, len(d))
 					defer resident.Add(d)()
 				}
 				o.add("h", d, c.tail)
@@ -176,7 +165,7 @@ func TestWhatWasSentLately(t *testing.T) {
 	o := newPlain(nil)
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	mem := untouched(t, 2*len(o.lately)*loadMin)
+	mem := faultmap.Untouched(t, 2*len(o.lately)*loadMin)
 	defer resident.Add(mem)()
 	cold := func(at int) bool {
 		o.add("", mem[at:at+loadMin], "")
@@ -212,7 +201,7 @@ func TestLoadedDataArrives(t *testing.T) {
 	o := newPlain(sk)
 	var want []byte
 	for _, n := range []int{3*loadBytes + 5, 100, loadBytes, loadMin, 2 * loadBytes} {
-		data := untouched(t, n)
+		data := faultmap.Untouched(t, n)
 		rand.NewChaCha8([32]byte{byte(n)}).Read(data)
 		remove := resident.Add(data)
 		t.Cleanup(remove)

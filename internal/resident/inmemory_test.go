@@ -7,24 +7,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"softiser/internal/alloctest"
+	"softiser/internal/faultmap"
 )
-
-// pages is memory that nobody has touched.
-func pages(t *testing.T, n int) []byte {
-	t.Helper()
-	p, err := unix.Mmap(-1, 0, n*int(pageSize), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { unix.Munmap(p) })
-	_ = unix.Madvise(p, unix.MADV_NOHUGEPAGE) // a kernel without huge pages does not know it
-	return p
-}
 
 // What has been touched is in memory, to the page, however long it is; asking touches nothing.
 func TestInMemory(t *testing.T) {
 	size := int(pageSize)
-	p := pages(t, 100)
+	p := faultmap.Untouched(t, 100*int(pageSize))
 	for i := 10; i < 80; i++ {
 		p[i*size] = 1
 	}
@@ -50,7 +39,7 @@ func TestInMemory(t *testing.T) {
 // Load reads to the last byte: that may lie in a line, or a page, that none of its steps meets.
 func TestLoadReadsTheLastLine(t *testing.T) {
 	size := int(pageSize)
-	p := pages(t, 2)
+	p := faultmap.Untouched(t, 2*int(pageSize))
 	clear(p)
 	Load(p[size-20 : size])
 	if err := unix.Mprotect(p[size:], unix.PROT_NONE); err != nil {

@@ -7,6 +7,7 @@ import (
 	"runtime/debug"
 
 	"softiser/internal/crc32c"
+	"softiser/internal/memfault"
 )
 
 // View is a range of memory in pieces, found once and then walked. The list of
@@ -69,34 +70,17 @@ func Total(list [][]byte) int {
 // Checksum continues a CRC32C over what is left of v. ok is false if the memory
 // cannot be read.
 func (v View) Checksum(crc uint32) (sum uint32, ok bool) {
-	ok = guard(func() {
-		for v.n > 0 {
-			s := v.Next()
-			crc = crc32c.Update(crc, s)
-			v.Skip(len(s))
-		}
-	})
-	return crc, ok
+	defer memfault.Guard(debug.SetPanicOnFault(true), &ok)
+	for v.n > 0 {
+		s := v.Next()
+		crc = crc32c.Update(crc, s)
+		v.Skip(len(s))
+	}
+	return crc, true
 }
 
 // Copy is copy for memory that may fault.
 func Copy(dst, src []byte) (n int, ok bool) {
-	ok = guard(func() { n = copy(dst, src) })
-	return n, ok
-}
-
-// guard runs f and reports whether it has touched no memory that faults.
-func guard(f func()) (ok bool) {
-	old := debug.SetPanicOnFault(true)
-	defer func() {
-		debug.SetPanicOnFault(old)
-		if e := recover(); e != nil {
-			if _, fault := e.(interface{ Addr() uintptr }); !fault {
-				panic(e)
-			}
-			ok = false
-		}
-	}()
-	f()
-	return true
+	defer memfault.Guard(debug.SetPanicOnFault(true), &ok)
+	return copy(dst, src), true
 }

@@ -12,6 +12,8 @@ import (
 	"sync/atomic"
 	"time"
 	"unsafe"
+
+	"softiser/internal/memfault"
 )
 
 // TapFilter says which connections over TCP a Tap is about.
@@ -286,13 +288,7 @@ func (t *Tap) enter(i int, k TapKind, v []Vec, n int) {
 // copy puts bytes behind the head that is to be written. The memory may be the mapping of a file
 // that cannot be read any more: then it reports false.
 func (t *Tap) copy(v []Vec, n int) (ok bool) {
-	old := debug.SetPanicOnFault(true)
-	defer func() {
-		debug.SetPanicOnFault(old)
-		if !ok {
-			_ = recover() //nolint:errcheck // a fault
-		}
-	}()
+	defer memfault.Guard(debug.SetPanicOnFault(true), &ok)
 	at := t.w + tapHead
 	for i := 0; n > 0; i++ {
 		m := min(n, int(v[i].Len))

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -13,6 +12,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"softiser/interop/internal/ports"
 )
 
 const (
@@ -142,11 +143,9 @@ func (k *kind) serve(ctx context.Context, o *options, dir string) (*server, erro
 	if err := os.MkdirAll(filepath.Join(dir, "state"), 0o755); err != nil {
 		return nil, err
 	}
-	ports, err := freePorts(len(s.port))
-	if err != nil {
-		return nil, err
+	for i := range s.port {
+		s.port[i] = ports.Free()
 	}
-	copy(s.port[:], ports)
 	conf, err := k.config(s, dir)
 	if err != nil {
 		return nil, err
@@ -284,24 +283,6 @@ func (s *server) stop() {
 		s.undo[i]()
 	}
 	s.undo = nil
-}
-
-// freePorts returns n different ports that nobody listens on just now, from below the range
-// that the system hands out itself: one of those may be a client's by the time it is used.
-func freePorts(n int) ([]int, error) {
-	const first, last = 20000, 32000
-	var ports []int
-	for tried := 0; len(ports) < n; tried++ {
-		port := first + rand.IntN(last-first)
-		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
-		if err == nil {
-			defer l.Close() // all at once, so that none comes twice
-			ports = append(ports, port)
-		} else if tried == last-first {
-			return nil, err
-		}
-	}
-	return ports, nil
 }
 
 func loopMissing() string {

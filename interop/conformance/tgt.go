@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"softiser/interop/internal/ports"
 )
 
 const tgtName = "tgt"
@@ -26,11 +28,7 @@ func runTGT(ctx context.Context, o *options, dir string, tests []string) (*summa
 		s.remark += ": not run, needs root"
 		return s, nil
 	}
-	ports, err := freePorts(1)
-	if err != nil {
-		return nil, err
-	}
-	port := ports[0]
+	port := ports.Free()
 	file := filepath.Join(dir, "tgt.img")
 	if err := makeFile(file, volumeSize); err != nil {
 		return nil, err

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -15,6 +14,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"softiser/internal/cores"
 	"softiser/internal/nvme"
 	"softiser/internal/nvmerdma"
 	"softiser/internal/nvmetcp"
@@ -71,7 +71,7 @@ func New(cfg Config) (*Frontend, error) {
 		referrals: cfg.Referrals,
 		// Proofs of identity cost processor time. Half of the processors stay with the hosts that are
 		// connected, however many others knock.
-		proofs: turns.New(runtime.NumCPU() / 2), proofLine: loglimit.Limit{Every: time.Second, Burst: 10},
+		proofs: turns.New(cores.Count() / 2), proofLine: loglimit.Limit{Every: time.Second, Burst: 10},
 	}
 	f.life, f.endLife = context.WithCancel(context.Background())
 	for _, p := range cfg.Portals {

@@ -1,10 +1,10 @@
 package volume
 
 import (
-	"runtime"
 	"time"
 
 	"softiser/blockdev"
+	"softiser/internal/cores"
 )
 
 // Short reads of what is not in memory go through a queue of their own where the device can be
@@ -48,7 +48,7 @@ type reads struct {
 }
 
 // init says how many readers there are.
-func (r *reads) init() { r.usual = max(runtime.NumCPU()/2, 1) }
+func (r *reads) init() { r.usual = max(cores.Count()/2, 1) }
 
 // announcer returns what d can be told; nil: nothing.
 func announcer(d blockdev.Device) blockdev.Announcer {

@@ -1,6 +1,10 @@
 package backing
 
-import "runtime/debug"
+import (
+	"runtime/debug"
+
+	"softiser/internal/memfault"
+)
 
 // placeMax is the longest write that place copies, bytes. Above, the system call is
 // cheap for what it moves, and does not hold a scheduler slot meanwhile.
@@ -16,17 +20,7 @@ func (m *mapped) placeable(off, n int64) bool {
 // call, half of which is finding the page. It reports false when the mapping faults:
 // then pwrite finds out why. Preconditions: placeable, and the range is claimed.
 func (m *mapped) place(bufs [][]byte, off int64) (ok bool) {
-	old := debug.SetPanicOnFault(true)
-	defer func() {
-		debug.SetPanicOnFault(old)
-		if r := recover(); r != nil {
-			// Faults have an address; nothing else is expected here.
-			if _, fault := r.(interface{ Addr() uintptr }); !fault {
-				panic(r)
-			}
-			ok = false
-		}
-	}()
+	defer memfault.Guard(debug.SetPanicOnFault(true), &ok)
 	for _, b := range bufs {
 		off += int64(copy(m.mem[off:], b))
 	}

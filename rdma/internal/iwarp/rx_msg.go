@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"unsafe"
 
+	"softiser/internal/memfault"
 	"softiser/rdma/internal/mem"
 	"softiser/rdma/internal/mpa"
 	"softiser/rdma/internal/verbs"
@@ -198,7 +199,7 @@ func (x *receiver) atomicDone() error {
 }
 
 func atomicOp(p *uint64, h *wire.Atomic) (old uint64, ok bool) {
-	defer mem.Guard(debug.SetPanicOnFault(true), &ok)
+	defer memfault.Guard(debug.SetPanicOnFault(true), &ok)
 	for {
 		old = atomic.LoadUint64(p)
 		if atomic.CompareAndSwapUint64(p, old, h.Apply(old)) {

@@ -3,6 +3,7 @@ package iwarp
 import (
 	"runtime/debug"
 
+	"softiser/internal/memfault"
 	"softiser/rdma/internal/mem"
 	"softiser/rdma/internal/verbs"
 	"softiser/rdma/internal/wire"
@@ -94,7 +95,7 @@ func (x *receiver) place(p []byte) {
 
 // crcOver continues crc over n bytes from c, which have just come there, and moves c behind them.
 func crcOver(crc uint32, c *mem.Cursor, n int) (_ uint32, ok bool) {
-	defer mem.Guard(debug.SetPanicOnFault(true), &ok)
+	defer memfault.Guard(debug.SetPanicOnFault(true), &ok)
 	for n > 0 {
 		p := c.Next(n)
 		crc = wire.CRCWarm(crc, p)

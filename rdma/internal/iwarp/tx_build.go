@@ -6,6 +6,7 @@ import (
 	"runtime/debug"
 	"unsafe"
 
+	"softiser/internal/memfault"
 	"softiser/internal/resident"
 	"softiser/internal/sockio"
 	"softiser/rdma/internal/mem"
@@ -31,7 +32,7 @@ func (t *transmitter) buildRound() {
 		debug.SetPanicOnFault(old)
 		t.keyed = nil
 		if r := recover(); r != nil {
-			if !mem.IsFault(r) {
+			if !memfault.Is(r) {
 				panic(r)
 			}
 			t.reason = errTouch

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"softiser/internal/faultmap"
 	"softiser/internal/resident"
 	"softiser/rdma/internal/mem"
 	"softiser/rdma/internal/verbs"
@@ -116,11 +117,7 @@ func TestRoundsFitTheCache(t *testing.T) {
 // without CRC: no header goes out whose payload does not follow.
 func TestRoundOfMemoryThatIsGone(t *testing.T) {
 	const size, good = 256 << 10, 128 << 10
-	data, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer unix.Munmap(data)
+	data := faultmap.Untouched(t, size)
 	clear(data) // it is in memory
 	if err := unix.Mprotect(data[good:], unix.PROT_NONE); err != nil {
 		t.Fatal(err)
@@ -176,11 +173,7 @@ func TestRoundLoadsOnlyWhatIsInMemory(t *testing.T) {
 		{name: "a volume in memory", known: true, soon: true, inMemoryAfter: true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			data, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer unix.Munmap(data)
+			data := faultmap.Untouched(t, size)
 			if c.touched {
 				clear(data)
 			}

@@ -1,6 +1,10 @@
 package mem
 
-import "runtime/debug"
+import (
+	"runtime/debug"
+
+	"softiser/internal/memfault"
+)
 
 // Cursor walks over pieces of memory.
 type Cursor struct {
@@ -64,7 +68,7 @@ func Drop(segs [][]byte) [][]byte {
 // CopyFrom copies to p from where c stands. It returns false when that memory
 // faults.
 func CopyFrom(p []byte, c *Cursor) (ok bool) {
-	defer Guard(debug.SetPanicOnFault(true), &ok)
+	defer memfault.Guard(debug.SetPanicOnFault(true), &ok)
 	for len(p) > 0 {
 		p = p[copy(p, c.Next(len(p))):]
 	}
@@ -73,28 +77,9 @@ func CopyFrom(p []byte, c *Cursor) (ok bool) {
 
 // CopyTo copies p to where c stands. It returns false when that memory faults.
 func CopyTo(c *Cursor, p []byte) (ok bool) {
-	defer Guard(debug.SetPanicOnFault(true), &ok)
+	defer memfault.Guard(debug.SetPanicOnFault(true), &ok)
 	for len(p) > 0 {
 		p = p[copy(c.Next(len(p)), p):]
 	}
 	return true
-}
-
-// Guard is deferred around code that touches memory which may be a mapping, with what
-// debug.SetPanicOnFault(true) returned: a fault there makes *ok false instead of ending
-// the process.
-func Guard(old bool, ok *bool) {
-	debug.SetPanicOnFault(old)
-	if r := recover(); r != nil {
-		if !IsFault(r) {
-			panic(r)
-		}
-		*ok = false
-	}
-}
-
-// IsFault reports whether a recovered panic is a memory fault.
-func IsFault(r any) bool {
-	e, ok := r.(interface{ Addr() uintptr })
-	return ok && e != nil
 }

@@ -7,7 +7,7 @@ import (
 	"net/netip"
 	"runtime/debug"
 
-	"softiser/rdma/internal/mem"
+	"softiser/internal/memfault"
 	"softiser/rdma/internal/roce/packet"
 	"softiser/rdma/internal/roce/udp"
 )
@@ -223,7 +223,7 @@ func (s *Sender) whole(size, count int) error {
 // build appends a packet to slab and segs, with the ICRC for the place that it will
 // have in its message; false if its payload cannot be read.
 func (s *Sender) build(flow *packet.Flow, pkt *packet.Packet, pieces [][]byte, n int, copied bool) (ok bool) {
-	defer mem.Guard(debug.SetPanicOnFault(true), &ok)
+	defer memfault.Guard(debug.SetPanicOnFault(true), &ok)
 	start := len(s.slab)
 	s.slab = packet.Append(s.slab, pkt, n)
 	size, place := pkt.Op.Len(n), uint16(s.burst.Packets())
@@ -314,7 +314,7 @@ func (s *Sender) singly(message int) (first error) {
 
 // sign writes the ICRC of a packet by itself to its end.
 func sign(flow *packet.Flow, segs [][]byte) (ok bool) {
-	defer mem.Guard(debug.SetPanicOnFault(true), &ok)
+	defer memfault.Guard(debug.SetPanicOnFault(true), &ok)
 	size := 0
 	for _, p := range segs {
 		size += len(p)

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"unsafe"
 
+	"softiser/internal/memfault"
 	"softiser/rdma/internal/mem"
 	"softiser/rdma/internal/roce/message"
 	"softiser/rdma/internal/roce/packet"
@@ -87,7 +88,7 @@ func (r *Responder) atomic(p *packet.Packet) bool {
 
 // apply does the operation on a word in the byte order of this machine.
 func apply(word *uint64, op packet.Opcode, h *packet.AtomicETH) (orig uint64, ok bool) {
-	defer mem.Guard(debug.SetPanicOnFault(true), &ok)
+	defer memfault.Guard(debug.SetPanicOnFault(true), &ok)
 	for {
 		orig = atomic.LoadUint64(word)
 		to := orig + h.SwapOrAdd

@@ -14,6 +14,7 @@ import (
 	"softiser/blockdev/blockdevtest"
 	"softiser/blockdev/mem"
 	"softiser/initiator"
+	"softiser/internal/loopback"
 	"softiser/rdma/rdmatest"
 	"softiser/target"
 	"softiser/target/scsi"
@@ -148,11 +149,7 @@ func TestDiscover(t *testing.T) {
 
 // IPv6 addresses stand in brackets everywhere.
 func TestIPv6(t *testing.T) {
-	if l, err := net.Listen("tcp", "[::1]:0"); err != nil {
-		t.Skip("no IPv6 here: ", err)
-	} else {
-		l.Close()
-	}
+	loopback.NeedIPv6(t)
 	s := serve(t, 1<<20, func(c *target.Config, _ *target.Target) { c.Portals[0].Listen = "[::1]:0" })
 	for _, scheme := range []string{"iser", "iscsi"} {
 		cfg, err := initiator.ParseURL(scheme + "://" + s.addr + "/" + testIQN + "/0")

@@ -53,6 +53,16 @@ func FreeAddr(t testing.TB) string {
 	return ""
 }
 
+// NeedIPv6 skips a test where there is no ::1.
+func NeedIPv6(t testing.TB) {
+	t.Helper()
+	ln, err := net.Listen("tcp", "[::1]:0")
+	if err != nil {
+		t.Skip("no IPv6 here: ", err)
+	}
+	ln.Close()
+}
+
 func listen(t testing.TB) net.Listener {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"softiser/internal/iscsi"
+	"softiser/internal/loopback"
 	"softiser/target/portal"
 	"softiser/target/scsi"
 )
@@ -260,11 +261,7 @@ func TestPortGroups(t *testing.T) {
 }
 
 func TestAddressFor(t *testing.T) {
-	if l, err := net.Listen("tcp", "[::1]:0"); err != nil {
-		t.Skip("no IPv6 here: ", err)
-	} else {
-		l.Close()
-	}
+	loopback.NeedIPv6(t)
 	s := serve(t, func(c *serverConfig, _ *Target) { c.Portals = []portal.Config{{Listen: "[::1]:0"}} })
 	r := s.discover()
 	if got := r.sendTargets("All"); got != record(testIQN, s.addr) || !strings.Contains(got, "=[::1]:") {

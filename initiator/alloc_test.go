@@ -158,7 +158,7 @@ func BenchmarkSubmit(b *testing.B) {
 	b.Run("batch32", func(b *testing.B) {
 		rs := make([]*Request, 32)
 		for i := range rs {
-			rs[i] = &Request{Op: OpRead, Buf: buf, Done: func(*Request) {}}
+			rs[i] = &Request{Op: OpRead, Buf: buf, Done: done}
 		}
 		b.ReportAllocs()
 		b.SetBytes(32 * 4096)

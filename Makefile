@@ -6,7 +6,7 @@ BIN     := bin
 LDFLAGS := -s -w -X main.version=$(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 SUM     := $(GO) tool gotestsum --format pkgname-and-test-fails
 
-.PHONY: help build compile test race fuzz lint demo bench bench-quick bench-go bench-compare bench-counts bench-baseline bench-loss bench-upgrade idle-sessions interop interop-short bench-lvm conformance conformance-short docs man deb deb-reproducible image soak soak-short ha ha-short s3 arm64 systemd systemd-boot ipxe cover tools clean
+.PHONY: help build compile test race fuzz lint demo bench bench-quick bench-go bench-once bench-compare bench-counts bench-baseline bench-loss bench-upgrade idle-sessions interop interop-short bench-lvm conformance conformance-short docs man deb deb-reproducible image soak soak-short ha ha-short s3 arm64 systemd systemd-boot ipxe cover tools clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -65,6 +65,10 @@ bench-go: ## Go benchmarks of every layer into build/bench.txt, benchstat-ready 
 	$(GO) run ./benchmarks machine > build/bench.txt
 	@echo "commit: $$(git describe --always --dirty 2>/dev/null)" >> build/bench.txt
 	set -o pipefail; $(GO) test -short -run '^$$' -bench . -benchmem -benchtime $(BENCHTIME) -count $(BENCHCOUNT) -timeout 30m $(BENCHPKG) | grep -v 'no test files' | tee -a build/bench.txt
+
+BENCHED = $(sort $(dir $(shell grep -rlE '^func Benchmark' --include='*_test.go' .)))
+bench-once: ## every Go benchmark, one turn each: that all of them still end (some ten seconds)
+	@out=$$($(GO) test -vet=off -short -run '^$$' -bench . -benchtime 1x -timeout 5m $(BENCHED)) || { echo "$$out"; exit 1; }
 
 # Baselines are by kind of processor: times of another kind say nothing. Counts travel.
 KIND = $(shell $(GO) run ./benchmarks kind)

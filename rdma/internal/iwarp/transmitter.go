@@ -8,6 +8,7 @@ import (
 	"time"
 	"unsafe"
 
+	"softiser/internal/resident"
 	"softiser/internal/sockio"
 	"softiser/rdma/internal/mem"
 	"softiser/rdma/internal/verbs"
@@ -69,10 +70,11 @@ type transmitter struct {
 	off   uint64       // stream offset behind what has been built
 
 	crc         bool
-	round       int    // roundBytes or roundRead, of the round that is being built
-	byRefs      bool   // Sends and Writes of this round may go by reference
-	lately      lately // where payload has been sent from
-	maxTagged   int    // payload of a full segment
+	round       int            // roundBytes or roundRead, of the round that is being built
+	byRefs      bool           // Sends and Writes of this round may go by reference
+	lately      lately         // where payload has been sent from
+	there       resident.Asked // of the message in progress
+	maxTagged   int            // payload of a full segment
 	maxUntagged int
 
 	cur    txMsg

@@ -444,17 +444,21 @@ func (t *transmitter) payload(start, n int, c *mem.Cursor) {
 		if m.off == 0 {
 			byRef := t.byRefs && !m.resp // see zerocopy.write
 			m.load = !t.crc && !byRef && m.length >= loadMin && !t.lately.again(*c)
+			t.there = resident.Asked{}
 		}
 		for left := n; left > 0; {
+			if m.load { // once false, the rest is not asked for: that would be a call for each piece
+				rest := *c
+				m.load = t.there.There(rest.Next(int(m.length-m.off)-(n-left)), left)
+			}
 			p := c.Next(left)
 			switch {
 			case t.crc:
 				crc = wire.CRC(crc, p) // reads all of it, so that it is resident
-			case m.load && (resident.Holds(p) || resident.InMemory(p)):
+			case m.load:
 				resident.Load(p) // likewise
 				t.round = roundRead
 			default:
-				m.load = false // the rest may not be in memory either: do not ask for each piece
 				t.soon = t.soon && resident.Holds(p)
 			}
 			t.vec = t.vec[:len(t.vec)+1]

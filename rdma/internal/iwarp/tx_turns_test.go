@@ -208,6 +208,53 @@ func TestRoundLoadsOnlyWhatIsInMemory(t *testing.T) {
 	}
 }
 
+// What has been found in memory for a message is asked for again for the next one, and says nothing
+// of memory elsewhere.
+func TestInMemoryIsAskedForEachMessage(t *testing.T) {
+	const size = 128 << 10
+	all := faultmap.Untouched(t, 3*size)
+	first, second := all[:size], all[2*size:]
+	clear(all)
+	r := newRig(t, false)
+	qp, tx := r.qp, &r.qp.tx
+	tx.allowed = true
+	send := func(pieces ...[]byte) {
+		qp.Mu.Lock()
+		e, err := qp.PostLocked(0, verbs.OpWrite)
+		if err != nil {
+			t.Fatal(err)
+		}
+		e.Remote = verbs.RemoteAddr{STag: 9}
+		for _, p := range pieces {
+			e.Length += uint32(len(p))
+			e.Add(p, mem.LocalKey)
+		}
+		qp.Mu.Unlock()
+		tx.io.Lock()
+		defer tx.io.Unlock()
+		for first := true; first || tx.cur.active; first = false {
+			if tx.buildRound(); tx.reason != nil {
+				t.Fatal(tx.reason)
+			}
+			tx.taken(tx.bytes)
+		}
+	}
+	send(second)
+	for i, p := range [][]byte{first, second} {
+		if err := unix.Madvise(p, unix.MADV_DONTNEED); err != nil {
+			t.Fatal(err)
+		}
+		if i == 0 {
+			send(second[len(second)/2:], first)
+		} else {
+			send(second[len(second)/2+4:]) // part of what the message before asked for, but not sent lately from there
+		}
+		if resident.InMemory(p[len(p)-1:]) {
+			t.Errorf("memory %d was touched though it was not in memory", i)
+		}
+	}
+}
+
 // A key may name other memory in the middle of a round: it has been given back and used again.
 func TestKeyUsedAgainInARound(t *testing.T) {
 	r := newRig(t, true)

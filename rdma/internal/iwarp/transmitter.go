@@ -136,11 +136,16 @@ type txMsg struct {
 	gen    uint64      // of src, when cur was set
 	srcTag uint32
 	srcTO  uint64
-	load   bool // it is to be read before the kernel copies it, see lately, as far as that waits for no disk
+	ask    bool // whether it is in memory, as all of it so far was: then sending it cannot wait for a disk
+	load   bool // that is to be read before the kernel copies it, see lately
 }
 
-// loadMin is how long a message is at least that is read before the kernel copies it.
-const loadMin = 16 << 10
+// askMin is how long a message is at least of which it is asked whether it is in memory. If it is, the
+// scheduler is not told of the call, even where the message has been sent lately and is not read:
+// of a call of more than 20 µs, as these are, the scheduler would take the processor away, by waking
+// a thread up, and the transmitter would have to get it back (ADR 78). Answers that have been sent
+// lately are not asked for: 1 MiB writes over iSER had 0.97 of their IOPS (0.91 to 1.10).
+const askMin = 16 << 10
 
 // lately is where the last long messages began that have been sent. Memory that is sent again
 // soon is still in a cache, and what is in a cache the kernel copies as fast as it can be read.

@@ -443,22 +443,24 @@ func (t *transmitter) payload(start, n int, c *mem.Cursor) {
 		m := &t.cur
 		if m.off == 0 {
 			byRef := t.byRefs && !m.resp // see zerocopy.write
-			m.load = !t.crc && !byRef && m.length >= loadMin && !t.lately.again(*c)
+			long := !t.crc && !byRef && m.length >= askMin
+			m.load = long && !t.lately.again(*c)
+			m.ask = m.load || long && !m.resp
 			t.there = resident.Asked{}
 		}
 		for left := n; left > 0; {
-			if m.load { // once false, the rest is not asked for: that would be a call for each piece
+			if m.ask { // once false, the rest is not asked for: that would be a call for each piece
 				rest := *c
-				m.load = t.there.There(rest.Next(int(m.length-m.off)-(n-left)), left)
+				m.ask = t.there.There(rest.Next(int(m.length-m.off)-(n-left)), left)
 			}
 			p := c.Next(left)
 			switch {
 			case t.crc:
 				crc = wire.CRC(crc, p) // reads all of it, so that it is resident
-			case m.load:
+			case m.ask && m.load:
 				resident.Load(p) // likewise
 				t.round = roundRead
-			default:
+			case !m.ask:
 				t.soon = t.soon && resident.Holds(p)
 			}
 			t.vec = t.vec[:len(t.vec)+1]

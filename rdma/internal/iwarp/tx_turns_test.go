@@ -105,6 +105,9 @@ func TestRoundsFitTheCache(t *testing.T) {
 					if n := tx.bytes; first && (n < want || n >= want+64<<10) {
 						t.Errorf("a round of %d bytes, want one that ends with the FPDU that reaches %d", n, want)
 					}
+					if want := !c.byRef || c.copies || c.answer && want == roundRead; tx.soon != want {
+						t.Errorf("sending it cannot wait for a disk: %v, want %v", tx.soon, want)
+					}
 					tx.taken(tx.bytes)
 				}
 				tx.io.Unlock()

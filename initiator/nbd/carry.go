@@ -75,45 +75,61 @@ func (s *Server) Carry() (k Carried, left []string, err error) {
 		}
 	}()
 	clients := map[*blockio.Flusher]int{}
-	for _, c := range s.connList() {
+	conns, late := s.phases()
+	for _, c := range conns {
+		x := CarriedConnection{FD: -1, Bulk: -1, Export: c.exp.Name, Structured: c.agreed.structured, Allocation: c.agreed.allocation}
+		switch err := c.carry(&x); {
+		case err == errLate:
+			late++
+			continue
+		case err == errEnding:
+			continue
+		case err != nil:
+			return k, nil, err
+		}
 		n, seen := clients[c.client]
 		if !seen {
 			n = len(k.Clients)
 			clients[c.client] = n
 			k.Clients = append(k.Clients, c.client.Told())
 		}
-		x := CarriedConnection{FD: -1, Bulk: -1, Export: c.exp.Name, Structured: c.agreed.structured, Allocation: c.agreed.allocation, Client: n}
-		over, err := c.carry(&x)
-		if !over {
-			k.Conns = append(k.Conns, x)
-		}
-		if err != nil {
-			return k, nil, err
-		}
+		x.Client = n
+		k.Conns = append(k.Conns, x)
 	}
-	return k, s.left(), nil
+	if late > 0 {
+		left = append(left, fmt.Sprintf("%d NBD connections in their handshake", late))
+	}
+	return k, left, nil
 }
 
-// carry fills x in; over: the connection is ending, and stays.
-func (c *conn) carry(x *CarriedConnection) (over bool, err error) {
+// Connections that stay.
+var (
+	errEnding = errors.New("nbd: the connection is ending")
+	errLate   = errors.New("nbd: the handshake has ended after Rest had seen who there is")
+)
+
+// carry fills x in, with descriptors only if it has no error.
+func (c *conn) carry(x *CarriedConnection) (err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.broken != nil || c.ending {
-		return true, nil
+		return errEnding
 	}
 	if !c.stands || !c.mute || c.sending {
-		return false, errors.New("nbd: a connection does not rest")
+		return errLate // all others rest: nothing has been read from it
 	}
 	unread, replay := c.unreadLocked()
 	unsent := c.unsentLocked()
 	x.Unread, x.Unsent, x.Replay = total(unread), total(unsent), replay
 	if x.Unread+x.Unsent > 0 {
 		if x.Bulk, err = bulkFile(append(unread, unsent...)); err != nil {
-			return false, err
+			return err
 		}
 	}
-	x.FD, err = handover.Dup(c.nc.(syscall.Conn)) // as newConn has found it to be
-	return false, err
+	if x.FD, err = handover.Dup(c.nc.(syscall.Conn)); err != nil && x.Bulk >= 0 { // a socket, as newConn has found
+		unix.Close(x.Bulk)
+	}
+	return err
 }
 
 // unreadLocked returns what the next process reads first: requests under way, once more, the one that has

@@ -310,6 +310,34 @@ func TestRestInHandshake(t *testing.T) {
 	}
 }
 
+// A handshake that ends when Rest has seen who there is, whatever moment that is, keeps nobody
+// from going: its connection is named and stays.
+func TestHandshakeEndsAfterRest(t *testing.T) {
+	l := newMemLUN(t, 1<<20)
+	a, path := serveLUN(t, l)
+	first := connected(t, a, path)
+	late := dial(t, path)
+	await.True(t, "its handshake has begun", func() bool { return a.negotiating() == 1 })
+	rested(t, a)
+	if typ, _ := late.option(optStructuredReply, nil); typ != repAck {
+		t.Fatal(typ)
+	}
+	late.structured = true
+	late.goExport("vol")
+	await.True(t, "the server has listed both", func() bool { return len(a.connList()) == 2 })
+	k, left, err := a.Carry()
+	k.Discard()
+	if err != nil || len(k.Conns) != 1 || len(left) != 1 || !strings.Contains(left[0], "1 NBD connection") {
+		t.Fatalf("%+v, %q, %v", k, left, err)
+	}
+	a.Resume() // nothing came of it: both go on
+	for _, c := range []*client{first, late} {
+		if r := c.do(0, CmdRead, 0, 512, nil); r.errno != 0 || len(r.data) != 512 {
+			t.Errorf("%+v", r)
+		}
+	}
+}
+
 // Clients who are told of a lost cache one by one are that in the next process, too.
 func TestCarriedClients(t *testing.T) {
 	l := newMemLUN(t, 1<<20)

@@ -3,7 +3,6 @@ package nbd
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 )
 
@@ -142,20 +141,24 @@ func (s *Server) Rest(ctx context.Context) (under int, err error) {
 	return under, nil
 }
 
-func (s *Server) connList() (all []*conn) {
+// phases returns the connections that have an export, and how many have none yet.
+func (s *Server) phases() (all []*conn, starting int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for c := range s.conns {
 		all = append(all, c)
 	}
+	return all, len(s.starting)
+}
+
+func (s *Server) connList() []*conn {
+	all, _ := s.phases()
 	return all
 }
 
-// negotiating is how many connections have no export yet.
 func (s *Server) negotiating() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.starting)
+	_, n := s.phases()
+	return n
 }
 
 func (s *Server) all(are func(stillness) bool) bool {
@@ -175,12 +178,4 @@ func (s *Server) Resume() {
 	for _, c := range s.connList() {
 		c.resume()
 	}
-}
-
-// left tells of the connections that are not carried.
-func (s *Server) left() (lines []string) {
-	if n := s.negotiating(); n > 0 {
-		lines = append(lines, fmt.Sprintf("%d NBD connections in their handshake", n))
-	}
-	return lines
 }

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"path/filepath"
 	"runtime"
+	"strings"
 	"testing"
 
 	"softiser/config"
@@ -41,4 +43,38 @@ func TestSpareProcessors(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A reload that adds the first volume that syncs much, or a place made for one, raises them as
+// well; a dry run changes nothing.
+func TestSpareProcessorsLater(t *testing.T) {
+	if cores.Count() == 1 {
+		t.Skip("one core: nothing is raised")
+	}
+	before := runtime.GOMAXPROCS(0)
+	t.Cleanup(func() { runtime.GOMAXPROCS(before) })
+	t.Setenv("GOMAXPROCS", "")
+	b := newReloadBed(t)
+	hold := func(when string, want int) {
+		t.Helper()
+		if got := runtime.GOMAXPROCS(0); got != want {
+			t.Errorf("%s: %d processors, want %d", when, got, want)
+		}
+	}
+	runtime.GOMAXPROCS(2)
+	b.write(strings.Replace(reloadBase, "path: file.img,", "path: file.img, write_through: true,", 1))
+	b.reload("--dry-run")
+	hold("dry run", 2)
+	b.reload()
+	hold("reload", syncProcessors)
+
+	runtime.GOMAXPROCS(2)
+	if code, out := command(t, "lun", "add", "--socket", b.sock, "iqn.2026-11.test:a", "9", "m=memory,size=1MiB"); code != 0 {
+		t.Fatal(code, out)
+	}
+	hold("a volume in memory", 2)
+	if code, out := command(t, "lun", "add", "--socket", b.sock, "iqn.2026-11.test:a", "10", "w="+filepath.Join(b.dir, "w.img")+",size=1MiB,writethrough"); code != 0 {
+		t.Fatal(code, out)
+	}
+	hold("a volume in write-through", syncProcessors)
 }

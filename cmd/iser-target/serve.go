@@ -337,7 +337,11 @@ func (a *app) addLUN(ctx context.Context, iqn string, r admin.LUNRequest) error 
 	if err != nil {
 		return err
 	}
-	return a.reg.AddLUN(ctx, iqn, r.LUN, v)
+	if err := a.reg.AddLUN(ctx, iqn, r.LUN, v); err != nil {
+		return err
+	}
+	spareProcessors([]config.Volume{v})
+	return nil
 }
 
 func (a *app) addNamespace(ctx context.Context, nqn string, r admin.NamespaceRequest) error {
@@ -345,7 +349,11 @@ func (a *app) addNamespace(ctx context.Context, nqn string, r admin.NamespaceReq
 	if err != nil {
 		return err
 	}
-	return a.reg.AddNamespace(ctx, nqn, r.NSID, v)
+	if err := a.reg.AddNamespace(ctx, nqn, r.NSID, v); err != nil {
+		return err
+	}
+	spareProcessors([]config.Volume{v})
+	return nil
 }
 
 // volumeOf returns the volume that a request is about: one that it describes, or one that
@@ -369,6 +377,9 @@ func (a *app) reload(ctx context.Context, dry bool) ([]admin.Change, error) {
 	changes, err := a.reg.Reload(ctx, dry)
 	if err != nil {
 		return nil, err
+	}
+	if !dry {
+		spareProcessors(a.reg.Volumes())
 	}
 	all := make([]admin.Change, len(changes))
 	for i, c := range changes {

@@ -36,7 +36,7 @@ func (a *app) reloadOn(ctx context.Context, hup <-chan os.Signal) {
 		}
 		a.changes.RLock() // what is being handed over is the new process's to change
 		patience, cancel := context.WithTimeout(ctx, 30*time.Second)
-		changes, err := a.reg.Reload(patience, false)
+		changes, err := a.reload(patience, false)
 		cancel()
 		a.changes.RUnlock()
 		if err != nil {

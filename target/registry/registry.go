@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -156,6 +157,9 @@ func (r *Registry) Volume(name string) (config.Volume, error) {
 	}
 	return config.Volume{}, fmt.Errorf("there is no volume %q; NAME=VOLUME makes one, for example %s=./%s.img,size=1GiB", name, name, name)
 }
+
+// Volumes are those of the configuration in force.
+func (r *Registry) Volumes() []config.Volume { return slices.Clone(r.config().Volumes) }
 
 // RemoveLUN takes a LUN away, and closes its volume if it was the last place. If ctx ends
 // first, commands still hold the volume, and RemoveLUN may be called again.

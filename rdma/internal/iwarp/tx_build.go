@@ -445,8 +445,9 @@ func (t *transmitter) payload(start, n int, c *mem.Cursor) {
 			byRef := t.byRefs && !m.resp // see zerocopy.write
 			long := !t.crc && !byRef && m.length >= askMin
 			m.load = long && !t.lately.again(*c)
-			m.ask = m.load || long && !m.resp
-			t.there = resident.Asked{}
+			if m.ask = m.load || long && !m.resp; m.ask {
+				t.there = resident.Asked{}
+			}
 		}
 		for left := n; left > 0; {
 			if m.ask { // once false, the rest is not asked for: that would be a call for each piece

@@ -3,15 +3,19 @@
  *   paced serve PORT MIB                          has so much memory, which it walks over
  *   paced plain|asked|crc PORT RATE MS            RATE in bytes of payload a second
  *
- * "plain" is a write() of 100 KB by the server's clock. "asked" are two FPDUs and an answer of
- * 76 bytes in one writev for each request of 76 bytes, which the client sends by its clock, at
- * most eight of them outstanding. "crc" sums the payload before it is sent, too. What counts is
+ * "plain" is a write() of 100 KB by the server's clock, which sleeps a millisecond at a time, as
+ * Go's does: who sleeps between two writes wakes up, and wakes the client up, for each of them.
+ * "asked" are two FPDUs and an answer of 76 bytes for each request of 76 bytes, two requests to a
+ * writev where as many have come; the client asks for what is due each 400 us, at most eight
+ * requests being outstanding. "crc" sums the payload before it is sent, too. What counts is
  * the server's processor time. Left out: SCSI, the client's CRC, everything else. */
 #include "bound.h"
 #include "crc.h"
 #include <poll.h>
 
 enum { PAYLOAD = 102400, CUT = 60 << 10, REQUEST = 76, GAP = 20, LAST = 76, MESSAGE = PAYLOAD + 2 * GAP + LAST, DEPTH = 8 };
+enum { PIECES = 5, TOGETHER = 2 }; /* of an answer; answers to a call, which stay in the cache until the kernel copies them */
+enum { SLEEP = 1000000, WAKE = 400000 }; /* ns at least between two bursts of writes, of requests */
 enum { PLAIN, ASKED, CRC };
 
 static char *ram; /* what is sent */
@@ -34,7 +38,9 @@ static void by_clock(int s, uint64_t rate)
 {
 	size_t at = 0;
 	for (int64_t due = now();; due += PAYLOAD * 1000000000ll / rate) {
-		wait_until(due);
+		int64_t t = now();
+		if (t < due)
+			wait_until(t + SLEEP);
 		if (write_all(s, ram + at, PAYLOAD))
 			return;
 		at = (at + PAYLOAD) % span;
@@ -47,14 +53,19 @@ static void on_request(int s, int crc)
 	char requests[REQUEST * DEPTH], gap[LAST] = "";
 	size_t at = 0, left = 0;
 	for (ssize_t n; (n = read(s, requests, sizeof requests)) > 0;) {
-		for (left += n; left >= REQUEST; left -= REQUEST) {
-			char *p = ram + at;
-			struct iovec v[] = {{gap, GAP}, {p, CUT}, {gap, GAP}, {p + CUT, PAYLOAD - CUT}, {gap, LAST}};
-			if (crc)
-				fold(p, PAYLOAD);
-			if (writev(s, v, 5) != MESSAGE) /* it blocks until all of it has gone */
+		for (left += n; left >= REQUEST;) {
+			struct iovec v[PIECES * TOGETHER];
+			int k = 0;
+			for (; k < TOGETHER && left >= REQUEST; k++, left -= REQUEST) {
+				char *p = ram + at;
+				struct iovec one[PIECES] = {{gap, GAP}, {p, CUT}, {gap, GAP}, {p + CUT, PAYLOAD - CUT}, {gap, LAST}};
+				if (crc)
+					fold(p, PAYLOAD);
+				memcpy(v + PIECES * k, one, sizeof one);
+				at = (at + PAYLOAD) % span;
+			}
+			if (writev(s, v, PIECES * k) != k * MESSAGE) /* it blocks until all of it has gone */
 				return;
-			at = (at + PAYLOAD) % span;
 		}
 	}
 }
@@ -78,7 +89,7 @@ static _Noreturn void serve(const char *port, size_t mib)
 
 int main(int argc, char **argv)
 {
-	static char in[1 << 20], request[REQUEST];
+	static char in[1 << 20], requests[REQUEST * DEPTH];
 	if (argc >= 4 && strcmp(argv[1], "serve") == 0)
 		serve(argv[2], atoi(argv[3]));
 	if (argc < 5 || atoll(argv[3]) <= 0)
@@ -89,18 +100,21 @@ int main(int argc, char **argv)
 		die("paced");
 	double sum = 0;
 	size_t part = 0; /* of an answer */
-	int64_t used = cpu(), began = now(), stop = began + atoi(argv[4]) * 1000000LL, due = began, t;
+	int64_t used = cpu(), began = now(), stop = began + atoi(argv[4]) * 1000000LL, due = began, wake = began, t;
 	while ((t = now()) < stop) {
-		if (h.how != PLAIN && t >= due && under < DEPTH) {
-			if (write_all(s, request, REQUEST))
+		if (h.how != PLAIN && t >= due && t >= wake && under < DEPTH) {
+			int k = 0;
+			for (; t >= due && under + k < DEPTH; k++)
+				due += PAYLOAD * 1000000000ll / h.rate;
+			if (write_all(s, requests, k * REQUEST))
 				die("paced");
-			under++;
-			due += PAYLOAD * 1000000000ll / h.rate;
+			under += k;
+			wake = t + WAKE;
 			continue;
 		}
-		if (h.how != PLAIN && under < DEPTH) { /* an answer, or the next request is due */
+		if (h.how != PLAIN && under < DEPTH) { /* an answer, or it is time to ask again */
 			struct pollfd f = {s, POLLIN, 0};
-			struct timespec w = {0, due - t};
+			struct timespec w = {0, (due > wake ? due : wake) - t};
 			if (ppoll(&f, 1, &w, NULL) <= 0)
 				continue;
 		}

@@ -160,3 +160,43 @@ func TestWorkersForSyncs(t *testing.T) {
 		})
 	}
 }
+
+// One of them that comes behind others gets its own worker as soon as it is the next.
+func TestWorkerForSyncBehindOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := serve(t, new(Registry), Config{Device: newDevice(t, "v"), Workers: 1}, "v")
+		var gates [3]chan struct{}
+		var begun [3]atomic.Bool
+		var all [3]*req
+		for i := range all {
+			gates[i] = make(chan struct{})
+			r := &req{steps: make(chan Cause, 1)}
+			r.more = func(r *req) {
+				begun[i].Store(true)
+				<-gates[i]
+				r.Step(Proceed)
+			}
+			if _, runs := b.start(r, &Client{}, Simple, uint64(i), uint64(i)+1, HoldWrite); !runs {
+				t.Fatal("a request beside others has to wait")
+			}
+			all[i] = r
+		}
+		b.v.ToWorker(&all[0].op)
+		b.v.ToWorker(&all[1].op)
+		b.v.ToSyncer(&all[2].op)
+		synctest.Wait()
+		if begun[1].Load() || begun[2].Load() {
+			t.Error("one worker has begun two steps")
+		}
+		close(gates[0])
+		synctest.Wait()
+		if !begun[1].Load() || !begun[2].Load() {
+			t.Errorf("the step behind has begun: %v; what makes data durable: %v", begun[1].Load(), begun[2].Load())
+		}
+		close(gates[1])
+		close(gates[2])
+		for _, r := range all {
+			<-r.steps
+		}
+	})
+}

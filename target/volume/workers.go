@@ -312,6 +312,9 @@ func (p *pool) worker() {
 		}
 		o := p.queue.pop()
 		p.turns.popped++
+		if next := p.queue.head; next != nil && next.syncs && p.n >= p.most {
+			p.hireLocked(next) // who was started for it has ended if o was before it
+		}
 		inTurn, round := o.takeTurn(), p.turns.round
 		o.to(Running)
 		p.mu.Unlock()

@@ -318,11 +318,11 @@ func TestStateCrash(t *testing.T) {
 		t.Errorf("a damaged state file: %v", err)
 	}
 	// Nor is that of a later version, of which nobody here knows what it says.
-	if err := os.WriteFile(name, bytes.Replace(now, []byte(`"version": 1`), []byte(`"version": 3`), 1), 0o600); err != nil {
+	if err := os.WriteFile(name, bytes.Replace(now, []byte(`"version": 1`), []byte(`"version": 4`), 1), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	later, _ := NewDevice(Config{Name: "iqn.2026-11.softiser:test", StateDir: dir})
-	if _, err := later.AddLUN(lu()); err == nil || !strings.Contains(err.Error(), "a later version of iser-target has written it") || !strings.Contains(err.Error(), "has version 3") {
+	if _, err := later.AddLUN(lu()); err == nil || !strings.Contains(err.Error(), "a later version of iser-target has written it") || !strings.Contains(err.Error(), "has version 4") {
 		t.Errorf("a state file of a later version: %v", err)
 	}
 }

@@ -71,7 +71,7 @@ func (v *Volume) loadState() error {
 	s.kept = savedState{Unit: s.key}
 	v.marks.Store(nil)
 	if !v.Keeps() {
-		return nil
+		return v.Rewriter.checkMark(&s.kept)
 	}
 	if v.Moves() { // forget what this node knew when it had the volume
 		v.SetGate(Sanitizing|SanitizeFailed|Formatting|Corrupt|Protected, false)
@@ -81,6 +81,9 @@ func (v *Volume) loadState() error {
 	}
 	b, err := s.store.Load(s.record(".json"))
 	if errors.Is(err, fs.ErrNotExist) {
+		if err := v.Rewriter.checkMark(&s.kept); err != nil {
+			return err
+		}
 		return v.hereLocked()
 	}
 	if err != nil {
@@ -93,6 +96,9 @@ func (v *Volume) loadState() error {
 	kept, ok := s.parse(b)
 	if !ok {
 		return v.BadState()
+	}
+	if err := v.Rewriter.checkMark(&kept); err != nil {
+		return err
 	}
 	if size := v.Geo().Info.Size; len(kept.Marks) > 0 && kept.Marks[len(kept.Marks)-1].end > size && v.dev != nil {
 		kept.Marks = kept.Marks.without(size, math.MaxInt64) // it has been cut

@@ -465,7 +465,7 @@ func TestBadState(t *testing.T) {
 	for text, good := range map[string]bool{
 		`{"version": 1, "unit": "` + unit + `"}`:                                                                          true,
 		`{"version": 2, "unit": "` + unit + `"}`:                                                                          true,
-		`{"version": 3, "unit": "` + unit + `"}`:                                                                          false,
+		`{"version": 4, "unit": "` + unit + `"}`:                                                                          false,
 		`{"version": 0, "unit": "` + unit + `"}`:                                                                          false,
 		`{"version": 2, "unit": "` + unit + `", "uncorrectable": "512-1024 4096-8192"}`:                                   true,
 		`{"version": 2, "unit": "` + unit + `", "uncorrectable": "512-1024 0-512"}`:                                       false,

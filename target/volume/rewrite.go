@@ -130,7 +130,7 @@ func (z *Rewriter) Begin(o Rewrite) (*Outcome, error) {
 	if restricted && o.Unrestricted {
 		return nil, ErrRestricted
 	}
-	if err := z.save(&o); err != nil {
+	if err := z.mark(&o, z.save); err != nil {
 		return nil, err
 	}
 	z.mu.Lock()
@@ -238,6 +238,9 @@ func (z *Rewriter) save(o *Rewrite) error {
 	z.vol.state.mu.Lock()
 	defer z.vol.state.mu.Unlock()
 	next := z.vol.state.kept
+	if o == nil {
+		return z.saveEnded(next)
+	}
 	next.Op = o
 	return z.vol.state.save(next)
 }
@@ -250,12 +253,12 @@ func (z *Rewriter) saveDone(o *Rewrite) error {
 	z.vol.state.mu.Lock()
 	defer z.vol.state.mu.Unlock()
 	next := z.vol.state.kept
-	next.Op, next.Marks = nil, nil
+	next.Marks = nil
 	if o.Kind != Format {
 		done := *o
 		next.Sanitized = &done
 	}
-	err := z.vol.state.save(next)
+	err := z.saveEnded(next)
 	if err == nil {
 		z.vol.publishMarks(nil)
 	}

@@ -38,6 +38,8 @@ type Rewrite struct {
 	Failed bool  `json:"failed,omitempty"`
 	Pass   int   `json:"pass"`   // what lies before is durable
 	Offset int64 `json:"offset"` // bytes
+	// Token is also in the mark of the volume, see rewritemark.go; "": it has none.
+	Token string `json:"token,omitempty"`
 }
 
 // valid reports whether o can have been saved by us.

@@ -14,13 +14,14 @@ import (
 // by its NAA designator. It is replaced crash-safely, and only then does the command that
 // asked for it end.
 
-// stateVersion is that of a file with marks, which a program that does not know of them must
-// not pass over; every other file has plainVersion. What came later than that otherwise are
+// marksVersion is that of a file with marks, stateVersion that of one with a rewrite whose volume is
+// marked: a program that does not know of that must not pass over it. Every other file has plainVersion. What came later than that otherwise are
 // keys that older files do not have, and registrations of them, which name no target, are
 // adopted (Reservations.Adopt). Who gives a key another meaning counts it up.
 const (
 	plainVersion = 1
-	stateVersion = 2
+	marksVersion = 2
+	stateVersion = 3
 )
 
 // savedState is the content of the file.
@@ -35,6 +36,8 @@ type savedState struct {
 	Generation uint32   `json:"generation,omitempty"`
 	Volatile   bool     `json:"volatile,omitempty"`
 	Op         *Rewrite `json:"operation,omitempty"`
+	// Ended is the token of the last rewrite that is over, whose mark may still be there.
+	Ended string `json:"ended,omitempty"`
 	// Protected is the gate of that name.
 	Protected bool `json:"write_protected,omitempty"`
 	// Sanitized is the last sanitize that has ended well.
@@ -90,13 +93,16 @@ func laterVersion(b []byte) int {
 // parse reports whether a file is the state of this unit.
 func (s *state) parse(b []byte) (kept savedState, ok bool) {
 	err := json.Unmarshal(b, &kept)
-	return kept, err == nil && (kept.Version == plainVersion || kept.Version == stateVersion) && kept.Unit == s.key && (kept.Op == nil || kept.Op.valid()) && (kept.Sanitized == nil || kept.Sanitized.valid())
+	return kept, err == nil && kept.Version >= plainVersion && kept.Version <= stateVersion && kept.Unit == s.key && (kept.Op == nil || kept.Op.valid()) && (kept.Sanitized == nil || kept.Sanitized.valid())
 }
 
 // save makes next what the file says. Preconditions: s.mu is held.
 func (s *state) save(next savedState) error {
 	next.Version = plainVersion
 	if len(next.Marks) > 0 || next.Done != 0 {
+		next.Version = marksVersion
+	}
+	if next.Op != nil && next.Op.Token != "" {
 		next.Version = stateVersion
 	}
 	b, err := json.MarshalIndent(&next, "", "  ")

@@ -42,6 +42,7 @@ type Config struct {
 	SeekHoles    bool // SEEK_DATA and SEEK_HOLE work
 	Local        bool // StoreSize is known to wait for nobody
 	Announces    bool // readahead is known to begin at once, and to read what it was asked for
+	Marks        bool // the store has extended attributes of its own, unless its file system has none
 	HugePages    bool // ask for transparent huge pages
 	Lock         bool // keep what is in memory there (mlock)
 	Follow       bool // take the size from the store when it grows
@@ -71,7 +72,7 @@ type Config struct {
 const DefaultPatience = time.Second
 
 // Volume is an open volume. It implements blockdev.Device, Lender, Resizer, Eraser,
-// Announcer and Mapped.
+// Announcer, Marker and Mapped.
 type Volume struct {
 	mapped     // the store
 	durability // what has reached it for good

@@ -1,0 +1,53 @@
+package file
+
+import (
+	"errors"
+	"path/filepath"
+	"testing"
+
+	"softiser/blockdev"
+)
+
+// TestMark: a mark lies with the file, whoever opens it.
+func TestMark(t *testing.T) {
+	cfg := Config{Path: filepath.Join(t.TempDir(), "v.img"), Size: 1 << 20}
+	opened := func() *Device {
+		d, err := Open(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	mark := func(d *Device, want string) {
+		t.Helper()
+		got, err := d.Mark()
+		if errors.Is(err, blockdev.ErrNotSupported) {
+			d.Close()
+			t.Skip("the file system has no attributes for users")
+		}
+		if err != nil || got != want {
+			t.Errorf("%q, %v; want %q", got, err, want)
+		}
+	}
+	d := opened()
+	mark(d, "")
+	for _, text := range []string{"", "one", "another one", ""} { // "" where there is none is no error
+		if err := d.SetMark(text); errors.Is(err, blockdev.ErrNotSupported) {
+			d.Close()
+			t.Skip("the file system has no attributes for users")
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		mark(d, text)
+		d.Close()
+		d = opened()
+		mark(d, text)
+	}
+	d.Close()
+	if _, err := d.Mark(); !errors.Is(err, blockdev.ErrClosed) {
+		t.Error(err)
+	}
+	if err := d.SetMark("x"); !errors.Is(err, blockdev.ErrClosed) {
+		t.Error(err)
+	}
+}

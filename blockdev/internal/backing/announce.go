@@ -32,5 +32,5 @@ func (v *Volume) InMemory(off int64, n int) bool {
 	if v.check(off, int64(n)) != nil {
 		return false
 	}
-	return v.pages.readable(off, int64(n)) || v.known(off, int64(n))
+	return v.pages.readable(off, int64(n)) || v.resident(off, int64(n))
 }

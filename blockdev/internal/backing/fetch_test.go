@@ -1,8 +1,10 @@
 package backing
 
 import (
+	"bytes"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -10,9 +12,9 @@ import (
 	"softiser/blockdev"
 )
 
-// A short read of data that is not in memory reads what it needs and no more; a long one leaves it to
+// A short read of data that is not in memory copies what it needs and no more; a long one leaves it to
 // a fault, which reads a window around it, and so does one that goes on behind others. Of a hole
-// nothing is read. What is known or in memory is not read again.
+// nothing is read. What is known, or in memory for who may not wait, is lent from the mapping.
 func TestBrought(t *testing.T) {
 	if unix.Getpagesize() != 4096 {
 		t.Skip("the ranges are for pages of 4 KiB")
@@ -45,9 +47,14 @@ func TestBrought(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unix.Close(fd)
-	if _, err := unix.Pwrite(fd, make([]byte, 1<<20), 0); err != nil {
+	content := make([]byte, 1<<20)
+	for i := range content {
+		content[i] = byte(i>>9) | 1
+	}
+	if _, err := unix.Pwrite(fd, content, 0); err != nil {
 		t.Fatal(err)
 	}
+	content = append(content, make([]byte, 3<<20)...)
 	for _, c := range []struct {
 		what string
 		off  int64
@@ -62,15 +69,23 @@ func TestBrought(t *testing.T) {
 		{"what follows so much", 512 << 10, 4096, []string{"populate"}},
 		{"a hole", 2 << 20, 4096, nil},
 		{"what is in memory", 768 << 10, 4096, nil},
+		{"a page that is in memory, for who may wait", 832 << 10, 4096, []string{"pread"}},
+		{"the same page again", 832 << 10, 4096, nil},
 	} {
-		calls, inMemory = nil, c.what == "what is in memory"
 		mode := blockdev.Wait
-		if inMemory {
+		calls, inMemory = nil, strings.Contains(c.what, "in memory")
+		switch {
+		case c.what == "what is in memory":
 			mode = blockdev.NoWait
+		case inMemory && !v.InMemory(c.off, c.n):
+			t.Errorf("%s: it is said to be not", c.what)
 		}
 		var l blockdev.Lease
 		if err := v.LeaseRead(&l, c.off, c.n, mode); err != nil {
 			t.Fatalf("%s: %v", c.what, err)
+		}
+		if copied := slices.Contains(c.want, "pread"); l.Direct == copied || !bytes.Equal(bytes.Join(l.Segs, nil), content[c.off:c.off+int64(c.n)]) {
+			t.Errorf("%s: lent from the mapping %v, or other data", c.what, l.Direct)
 		}
 		l.Release()
 		if !slices.Equal(calls, c.want) {

@@ -140,7 +140,10 @@ func (m *mapped) learnRun(off, end int64) error {
 
 // learnData is learnRun for pages that hold data.
 func (m *mapped) learnData(off, n int64) error {
-	if err := m.bring(off, n); err != nil {
+	if m.byCopy(off, n) {
+		return nil // stageRead notes it
+	}
+	if err := m.populateRead(off, n); err != nil {
 		return err
 	}
 	m.pages.set(off, n, pageData)
@@ -170,6 +173,10 @@ func (v *Volume) stageRead(l *blockdev.Lease) error {
 			return err
 		}
 		off += int64(len(b))
+	}
+	// Who asks next gets it from the mapping; unless the volume has shrunk before it was claimed.
+	if n := int64(l.Len); v.byCopy(l.Off, n) && v.check(l.Off, n) == nil {
+		v.pages.set(l.Off, n, pageData)
 	}
 	l.Segs = append(l.Segs, bufs...)
 	l.Direct, l.Owner = false, v

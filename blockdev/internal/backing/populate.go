@@ -17,15 +17,12 @@ const (
 	cachedMax = 1 << 20
 )
 
-// bring has whole pages of data in memory when it returns. A fault on the mapping reads a window
-// around the page, megabytes on some devices: that is for long reads, and for those that go on
-// behind others. A short one is read as pread does it, which is only what was asked for, where
-// others can be announced meanwhile.
-func (m *mapped) bring(off, n int64) error {
-	if m.cfg.Volatile || !m.cfg.Announces || n > fetchMax || m.stream(off) {
-		return m.populateRead(off, n)
-	}
-	return m.readThrough(off, n)
+// byCopy reports whether data that nothing is known of is read by pread rather than lent from the
+// mapping. A fault on the mapping reads a window around the page, megabytes on some devices: that is for
+// long reads, and for those that go on behind others. A short one is only what was asked for, where
+// others can be announced meanwhile, and costs less by a copy than by a fault even if it is in memory.
+func (m *mapped) byCopy(off, n int64) bool {
+	return m.cfg.Announces && !m.cfg.Volatile && n <= fetchMax && !m.stream(off)
 }
 
 // stream reports whether a read at off goes on where others have been.
@@ -33,16 +30,22 @@ func (m *mapped) stream(off int64) bool {
 	return off >= streamRun && m.pages.readable(off-streamRun, streamRun)
 }
 
-// known finds out whether the kernel has the pages of [off, off+n) in memory, which are unknown, and
-// notes it. It does not wait for storage, nor for a server that has it. Of a file that the process may not write to, the kernel does
-// not tell. What a truncation has left of a large folio is still there behind the file's end.
-func (m *mapped) known(off, n int64) bool {
+// resident reports whether the kernel has the pages of [off, off+n) in memory. It does not wait for
+// storage, nor for a server that has it. Of a file that the process may not write to, the kernel does
+// not tell.
+func (m *mapped) resident(off, n int64) bool {
 	if !m.cfg.Local || m.cfg.Info.ReadOnly {
 		return false
 	}
 	first := m.floor(off)
 	length := min(m.ceil(off+n), m.ceil(m.size.Load())) - first
-	if length > cachedMax || !m.cached(first, length) || m.truncated(off, n) != nil {
+	return length <= cachedMax && m.cached(first, length)
+}
+
+// known is resident for pages that are unknown, and notes what it finds. What a truncation has left of a
+// large folio is still there behind the file's end.
+func (m *mapped) known(off, n int64) bool {
+	if !m.resident(off, n) || m.truncated(off, n) != nil {
 		return false
 	}
 	m.pages.set(off, n, pageData)

@@ -273,7 +273,8 @@ func (p *pool) endLocked() {
 func (p *pool) worker() {
 	var owes owed
 	var news [announceMost]read
-	reader := false // the last command was a read
+	var ended time.Time // when the last step did, if the next one follows at once; else zero
+	reader := false     // the last command was a read
 	p.mu.Lock()
 	for {
 		if next := p.queue.head; p.n > p.most && (next == nil || p.n > p.mostFor(next)) { // there are others for the queue
@@ -319,7 +320,10 @@ func (p *pool) worker() {
 		o.to(Running)
 		p.mu.Unlock()
 
-		began := time.Now()
+		began := ended
+		if began.IsZero() {
+			began = time.Now()
+		}
 		answer := debt{port: o.req.Via()} // after Step the slot may hold another command
 		switch {
 		case o.Aborted():
@@ -329,12 +333,13 @@ func (p *pool) worker() {
 		default:
 			o.req.Step(Proceed)
 		}
-		now := time.Now()
-		owes.add(answer, now)
+		ended = time.Now()
+		owes.add(answer, ended)
 		p.mu.Lock()
-		if !p.mayOweLocked(&owes, now, now.Sub(began)) {
+		if !p.mayOweLocked(&owes, ended, ended.Sub(began)) {
 			p.mu.Unlock()
 			owes.pay()
+			ended = time.Time{}
 			p.mu.Lock()
 		}
 		p.turns.end(inTurn, round)

@@ -27,7 +27,7 @@ type kernel struct {
 
 var linux = kernel{
 	pread:     unix.Pread,
-	pwritev:   unix.Pwritev,
+	pwritev:   pwritev,
 	madvise:   unix.Madvise,
 	mincore:   mincore,
 	msync:     unix.Msync,
@@ -50,6 +50,15 @@ func retry(f func() error) error {
 			return err
 		}
 	}
+}
+
+// pwritev is the call of that name. One piece needs no list of pieces, which the kernel would have to
+// fetch and check.
+func pwritev(fd int, bufs [][]byte, off int64) (int, error) {
+	if len(bufs) == 1 {
+		return unix.Pwrite(fd, bufs[0], off)
+	}
+	return unix.Pwritev(fd, bufs, off)
 }
 
 func mincore(p []byte, vec []byte) error {

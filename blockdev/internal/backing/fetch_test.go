@@ -94,6 +94,36 @@ func TestBrought(t *testing.T) {
 	}
 }
 
+// Short reads leave half of the pool to those who cannot do without it: what they have is in the hands of
+// peers. Beyond that they are lent from the mapping.
+func TestCopiesLeaveHalfOfThePool(t *testing.T) {
+	if unix.Getpagesize() != 4096 {
+		t.Skip("the ranges are for pages of 4 KiB")
+	}
+	pool, err := blockdev.NewPool(2 * blockdev.MaxBuffer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	v, path := openFile(t, 8<<20, linux, func(c *Config) { c.Announces, c.Local, c.Pool = true, true, pool })
+	if err := os.WriteFile(path, make([]byte, 8<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const n = 16 << 10
+	most := int(pool.Cap() / 2 / n)
+	leases := make([]blockdev.Lease, 2*most)
+	for i := range leases {
+		l := &leases[i]
+		if err := v.LeaseRead(l, int64(i)*2*n, n, blockdev.Wait); err != nil { // not one behind the other
+			t.Fatal(err)
+		}
+		defer l.Release()
+		if l.Direct != (i >= most) {
+			t.Fatalf("lease %d of %d: lent from the mapping %v", i, most, l.Direct)
+		}
+	}
+}
+
 // Where the kernel cannot populate, pages are read through memory that is nobody else's: while a
 // range is lent its holder does not wait for the pool, whose memory may be with those who wait for
 // the range.

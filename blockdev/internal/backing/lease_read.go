@@ -143,7 +143,7 @@ func (m *mapped) learnData(off, n int64) error {
 	if m.byCopy(off, n) {
 		return nil // stageRead notes it
 	}
-	if err := m.populateRead(off, n); err != nil {
+	if err := m.bring(off, n); err != nil {
 		return err
 	}
 	m.pages.set(off, n, pageData)
@@ -175,7 +175,7 @@ func (v *Volume) stageRead(l *blockdev.Lease) error {
 		off += int64(len(b))
 	}
 	// Who asks next gets it from the mapping; unless the volume has shrunk before it was claimed.
-	if n := int64(l.Len); v.byCopy(l.Off, n) && v.check(l.Off, n) == nil {
+	if n := int64(l.Len); v.short(l.Off, n) && v.check(l.Off, n) == nil {
 		v.pages.set(l.Off, n, pageData)
 	}
 	l.Segs = append(l.Segs, bufs...)

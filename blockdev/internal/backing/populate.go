@@ -17,12 +17,26 @@ const (
 	cachedMax = 1 << 20
 )
 
-// byCopy reports whether data that nothing is known of is read by pread rather than lent from the
-// mapping. A fault on the mapping reads a window around the page, megabytes on some devices: that is for
-// long reads, and for those that go on behind others. A short one is only what was asked for, where
-// others can be announced meanwhile, and costs less by a copy than by a fault even if it is in memory.
-func (m *mapped) byCopy(off, n int64) bool {
+// short reports whether data that nothing is known of is read as pread does it, which is only what was
+// asked for: others can be announced meanwhile. A fault on the mapping reads a window around the page,
+// megabytes on some devices: that is for long reads, and for those that go on behind others.
+func (m *mapped) short(off, n int64) bool {
 	return m.cfg.Announces && !m.cfg.Volatile && n <= fetchMax && !m.stream(off)
+}
+
+// byCopy reports whether such data is lent as a copy: that costs less than the fault on the mapping,
+// even if it is in memory. Copies are held by peers, and leave half of the pool to those who cannot do
+// without.
+func (m *mapped) byCopy(off, n int64) bool {
+	return m.short(off, n) && m.pool.Out() < m.pool.Cap()/2
+}
+
+// bring has whole pages of data in memory when it returns.
+func (m *mapped) bring(off, n int64) error {
+	if m.short(off, n) {
+		return m.readThrough(off, n)
+	}
+	return m.populateRead(off, n)
 }
 
 // stream reports whether a read at off goes on where others have been.

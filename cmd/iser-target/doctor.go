@@ -115,6 +115,7 @@ func (p *patient) load() {
 	}
 	if p.file != "" {
 		if p.cfg, p.err = config.Load(p.file); p.err == nil {
+			defaultPortal(p.cfg)
 			p.err = registry.Check(p.cfg)
 		}
 	}

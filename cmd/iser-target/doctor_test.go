@@ -111,3 +111,19 @@ targets: [{iqn: "iqn.2026-11.test:a", luns: [{lun: 0, volume: ram}]}]
 	}
 	t.Error("nobody has looked at UDP port 4791")
 }
+
+// TestDoctorWithoutPortals: a file that names no portal is one that serve takes, for the default.
+func TestDoctorWithoutPortals(t *testing.T) {
+	f := filepath.Join(t.TempDir(), "t.yaml")
+	text := `
+volumes: [{name: ram, type: memory, size: 1MiB}]
+targets: [{iqn: "iqn.2026-11.test:a", luns: [{lun: 0, volume: ram}]}]
+`
+	if err := os.WriteFile(f, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := patient{file: f}
+	if p.load(); p.err != nil || len(p.cfg.Portals) != 1 {
+		t.Errorf("%v, %+v", p.err, p.cfg.Portals)
+	}
+}

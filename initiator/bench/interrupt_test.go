@@ -35,9 +35,12 @@ func (l *lostLUN) Submit(r *blockio.Request) {
 
 func (l *lostLUN) Close() error {
 	l.mu.Lock()
-	waiting := l.waiting
+	waiting, ended := l.waiting, l.ended
 	l.waiting, l.ended = nil, true
 	l.mu.Unlock()
+	if ended {
+		return blockdev.ErrClosed
+	}
 	for _, r := range waiting {
 		r.Err = blockdev.ErrClosed
 		r.Done(r)

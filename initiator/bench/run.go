@@ -125,6 +125,7 @@ type stageRun struct {
 	drawn   *timeline // nil: nobody draws it
 	clones  []*clone
 	luns    [][]LUN // of each clone
+	cut     bool    // the sessions have been closed under operations that did not end
 }
 
 // do runs the stage; over: no later one is to run.
@@ -135,7 +136,9 @@ func (w *stageRun) do(ctx context.Context) (over bool, err error) {
 		for _, c := range w.clones {
 			err = errors.Join(err, c.close())
 		}
-		err = errors.Join(err, closeAll())
+		if !w.cut { // else the operations have their errors in the report
+			err = errors.Join(err, closeAll())
+		}
 	}()
 	if err != nil {
 		return false, err
@@ -346,7 +349,8 @@ func (w *stageRun) watch(ctx context.Context, epoch time.Time, closeAll func() e
 			}
 		case <-late:
 			late = nil
-			closing.Go(func() { _ = closeAll() }) // errors are reported when the sessions are closed at the end
+			w.cut = true
+			closing.Go(func() { _ = closeAll() })
 		case <-report:
 			cfg.Status(w.status(s))
 		case <-live:

@@ -2,6 +2,7 @@
  * to the other.
  *
  *   hop LISTEN SERVER                one connection after another
+ *   hop LISTEN PORT                  the server is reached over TCP on the loopback instead
  *
  * Left out: everything that a block device and a second protocol need. */
 #include "bound.h"
@@ -15,6 +16,17 @@ static struct sockaddr_un at(const char *path)
 	return a;
 }
 
+static int reach(const char *server)
+{
+	if (!strchr(server, '/'))
+		return connect_to(server);
+	struct sockaddr_un a = at(server);
+	int s = socket(AF_UNIX, SOCK_STREAM, 0);
+	if (connect(s, (void *)&a, sizeof a))
+		die("connect");
+	return s;
+}
+
 /* carry moves what is there; -1: one of the two has gone. */
 static int carry(int from, int to)
 {
@@ -26,16 +38,14 @@ static int carry(int from, int to)
 int main(int argc, char **argv)
 {
 	if (argc < 3)
-		return usage("hop LISTEN SERVER");
-	struct sockaddr_un here = at(argv[1]), there = at(argv[2]);
+		return usage("hop LISTEN SERVER|PORT");
+	struct sockaddr_un here = at(argv[1]);
 	int l = socket(AF_UNIX, SOCK_STREAM, 0);
 	signal(SIGPIPE, SIG_IGN);
 	if (bind(l, (void *)&here, sizeof here) || listen(l, 8))
 		die("listen");
 	for (;;) {
-		struct pollfd p[2] = {{accept_on(l), POLLIN, 0}, {socket(AF_UNIX, SOCK_STREAM, 0), POLLIN, 0}};
-		if (connect(p[1].fd, (void *)&there, sizeof there))
-			die("connect");
+		struct pollfd p[2] = {{accept_on(l), POLLIN, 0}, {reach(argv[2]), POLLIN, 0}};
 		for (int over = 0; !over && poll(p, 2, -1) > 0;)
 			for (int i = 0; i < 2 && !over; i++)
 				if (p[i].revents)

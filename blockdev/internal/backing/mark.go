@@ -3,7 +3,6 @@ package backing
 import (
 	"errors"
 	"fmt"
-	"strconv"
 
 	"golang.org/x/sys/unix"
 
@@ -49,7 +48,7 @@ func (v *Volume) SetMark(text string) error {
 		return v.markError("writing", err)
 	}
 	// By a description of its own: what fsync says of lost writes, it says once to each.
-	fd, err := unix.Open("/proc/self/fd/"+strconv.Itoa(v.fd), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	fd, err := reopen(v.fd)
 	if err != nil {
 		return v.markError("syncing", err)
 	}

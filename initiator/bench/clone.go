@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"softiser/blockdev"
 )
 
@@ -143,6 +145,10 @@ func (c *clone) makeSlots() (err error) {
 	each := (j.maxBS() + page - 1) / page * page
 	if c.mem, err = alignedMemory(each * j.IODepth); err != nil {
 		return err
+	}
+	if j.Dirs[dirRead] || j.writes() {
+		// The buffers are there before the clock runs. A kernel before 5.14 gives them when they are first used.
+		_ = unix.Madvise(c.mem, unix.MADV_POPULATE_WRITE)
 	}
 	c.slots = make([]slot, j.IODepth)
 	c.refills, c.scrambles = j.refills(), j.scrambles()

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"runtime"
 	"sync"
 	"time"
 )
@@ -164,6 +165,7 @@ func (w *stageRun) do(ctx context.Context) (over bool, err error) {
 	}
 	var ends exits
 	ends.follow(clones)
+	runtime.GC() // so that what logins leave behind is not collected beside the first commands
 	for _, c := range clones {
 		before := c.waitsFor(clones)
 		go func() {

@@ -9,8 +9,6 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"softiser/blockdev"
 )
 
@@ -147,8 +145,7 @@ func (c *clone) makeSlots() (err error) {
 		return err
 	}
 	if j.Dirs[dirRead] || j.writes() {
-		// The buffers are there before the clock runs. A kernel before 5.14 gives them when they are first used.
-		_ = unix.Madvise(c.mem, unix.MADV_POPULATE_WRITE)
+		_ = populate(c.mem) // before the clock runs; a kernel that cannot gives memory when it is first used
 	}
 	c.slots = make([]slot, j.IODepth)
 	c.refills, c.scrambles = j.refills(), j.scrambles()

@@ -47,6 +47,16 @@ func alignedMemory(n int) ([]byte, error) {
 	return mem[:n], nil
 }
 
+const (
+	madvPopulateWrite = 23       // MADV_POPULATE_WRITE, which kernels have since 5.14
+	populateMost      = 64 << 20 // bytes; who has more in flight may not have memory for all that could be
+)
+
+// populate brings the beginning of mem into memory, up to populateMost.
+func populate(mem []byte) error {
+	return syscall.Madvise(mem[:min(len(mem), populateMost)], madvPopulateWrite)
+}
+
 func freeMemory(mem []byte) {
 	if cap(mem) > 0 {
 		syscall.Munmap(mem[:cap(mem)])

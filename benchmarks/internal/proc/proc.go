@@ -165,10 +165,14 @@ func (p *Process) WaitListen(addr string) error {
 	})
 }
 
+// patience is how long a program may take until it is there. Some touch a gigabyte first, and memory
+// that a hypervisor has taken back while it was free comes page by page: 15 s were too short for it.
+const patience = time.Minute
+
 // Wait tries until there is no error. what is what the program is to do, for
-// the message when it does not within 15 s.
+// the message when it does not.
 func (p *Process) Wait(what string, try func() error) error {
-	for end := time.Now().Add(15 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
 		if try() == nil {
 			return nil
 		}

@@ -14,17 +14,30 @@ import (
 // marked is a rewritten that keeps a mark.
 type marked struct {
 	*rewritten
-	mark    string
-	refuses bool // it cannot be set
+	mark    string // guarded by mu
+	refuses bool   // it cannot be set
 }
 
-func (d *marked) Mark() (string, error) { return d.mark, nil }
+func (d *marked) Mark() (string, error) { return d.has(), nil }
+
+func (d *marked) has() string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.mark
+}
+
+// put has somebody else make the mark what it is.
+func (d *marked) put(text string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.mark = text
+}
 
 func (d *marked) SetMark(text string) error {
 	if d.refuses && text != "" {
 		return errors.New("no room for attributes")
 	}
-	d.mark = text
+	d.put(text)
 	return nil
 }
 
@@ -73,8 +86,8 @@ func TestRewriteOfAnotherFolder(t *testing.T) {
 			refused(t, there, here.StateDir, "setfattr -x "+blockdev.MarkAttribute)
 			refused(t, Config{Device: d}, here.StateDir)
 
-			mark := d.mark
-			d.mark = "" // somebody gives it up, and goes on with the other folder
+			mark := d.has()
+			d.put("") // somebody gives it up, and goes on with the other folder
 			serve(t, new(Registry), there, "v").close()
 			wrote := len(d.wrote)
 			if failed {
@@ -94,22 +107,26 @@ func TestRewriteOfAnotherFolder(t *testing.T) {
 			}
 
 			// As it was: it goes on, or has failed.
-			d.mark = mark
+			d.put(mark)
 			b := serve(t, new(Registry), here, "v")
 			if o.Kind == Format || failed {
 				if b.v.Gates() != o.Kind.failed() {
 					t.Errorf("%s: gates %x", o.Kind, b.v.Gates())
 				}
+				hold := make(chan struct{}) // until the mark has been seen
+				d.hold = hold
 				end, err := b.v.Rewriter.Begin(o)
-				if err != nil || d.mark != mark {
-					t.Fatalf("%v, mark %q, was %q", err, d.mark, mark)
+				now := d.has()
+				close(hold)
+				if err != nil || now != mark {
+					t.Fatalf("%v, mark %q, was %q", err, now, mark)
 				}
 				b.wait(end)
 			}
 			await.True(t, "it is done", func() bool { return b.v.Gates() == 0 })
 			b.close()
-			if d.mark != "" {
-				t.Errorf("%s: mark %q", o.Kind, d.mark)
+			if now := d.has(); now != "" {
+				t.Errorf("%s: mark %q", o.Kind, now)
 			}
 		}
 	}
@@ -130,13 +147,13 @@ func TestMarkOfOneThatHasEnded(t *testing.T) {
 	ended := b.v.state.kept.Ended
 	b.v.state.mu.Unlock()
 	b.close()
-	if ended == "" || d.mark != "" {
-		t.Fatalf("ended %q, mark %q", ended, d.mark)
+	if now := d.has(); ended == "" || now != "" {
+		t.Fatalf("ended %q, mark %q", ended, now)
 	}
-	d.mark = ended + " " + cfg.StateDir
+	d.put(ended + " " + cfg.StateDir)
 	serve(t, new(Registry), cfg, "v").close()
-	if d.mark != "" {
-		t.Errorf("mark %q", d.mark)
+	if now := d.has(); now != "" {
+		t.Errorf("mark %q", now)
 	}
 }
 

@@ -1,20 +1,19 @@
 package main
 
 import (
-	"os"
-	"path/filepath"
+	_ "embed"
 	"regexp"
 	"strings"
 )
 
-// limits reads LIMITS.md and returns a function from a row to the link to the
-// section that explains it, or "".
-func (o *options) limits() func(row string) string {
-	b, err := os.ReadFile(filepath.Join(o.dir(), "LIMITS.md"))
-	if err != nil {
-		return func(string) string { return "" }
-	}
-	sections := parseLimits(string(b))
+// limitsText is of this program's own tree, wherever results go.
+//
+//go:embed LIMITS.md
+var limitsText string
+
+// limits returns a function from a row to the link to the section of LIMITS.md that explains it, or "".
+func limits() func(row string) string {
+	sections := parseLimits(limitsText)
 	return func(row string) string {
 		if at := sections[row]; at != "" {
 			return "LIMITS.md#" + at

@@ -215,7 +215,7 @@ func (o *options) measure(ctx context.Context, run *result.Run, selected []rows.
 	err = h.Measure(ctx, selected, run)
 	if len(run.Rows) > 0 {
 		fmt.Fprintln(os.Stderr, "raw results:", path)
-		o.print(run)
+		printRun(run)
 	}
 	switch {
 	case ctx.Err() != nil && len(run.Rows) > 0:
@@ -283,9 +283,9 @@ func (o *options) version() string {
 	return strings.TrimSpace(strings.TrimPrefix(string(out), "iser-target version "))
 }
 
-// print prints the tables, and warns of targets that are neither met nor
+// printRun prints the tables, and warns of targets that are neither met nor
 // explained.
-func (o *options) print(run *result.Run) {
+func printRun(run *result.Run) {
 	fmt.Println()
 	run.WriteTable(os.Stdout)
 	fmt.Println()
@@ -293,7 +293,7 @@ func (o *options) print(run *result.Run) {
 	if left := run.Remaining(); len(left) > 0 {
 		fmt.Fprintln(os.Stderr, "not measured:", strings.Join(left, " "))
 	}
-	why := o.limits()
+	why := limits()
 	missed, ids := run.Missed()
 	for i, q := range missed {
 		if why(ids[i]) == "" {
@@ -317,7 +317,7 @@ func (o *options) report(args []string) error {
 			run.Selected = append(run.Selected, r.ID)
 		}
 	}
-	o.print(run)
+	printRun(run)
 	if o.write {
 		return o.publish(run)
 	}

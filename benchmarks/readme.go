@@ -19,7 +19,7 @@ const (
 	generatedEnd   = "<!-- end of results -->"
 )
 
-// dir is where README.md and LIMITS.md are: beside the results directory.
+// dir is where README.md is: beside the results directory.
 func (o *options) dir() string { return filepath.Dir(filepath.Clean(o.out)) }
 
 // publish draws the plots and replaces the generated part of README.md.
@@ -38,7 +38,7 @@ func (o *options) publish(run *result.Run) error {
 	if err != nil {
 		return err
 	}
-	text, err := splice(string(b), generated(run, files, o.limits()))
+	text, err := splice(string(b), generated(run, files, limits()))
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}

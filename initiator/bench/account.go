@@ -94,6 +94,9 @@ func (c *clone) check(s *slot) {
 func (c *clone) fail(s *slot, err error) {
 	c.stats.Errors++
 	c.failed = true
+	if c.abandoned.Load() {
+		err = fmt.Errorf("%w (%w)", errAway, err)
+	}
 	c.stats.first(fmt.Errorf("%v of %d bytes at offset %d: %w", s.d, s.ext.n, s.ext.off, err), errnoOf(err))
 }
 

@@ -31,6 +31,7 @@ type clone struct {
 	dismissed atomic.Bool
 	started   atomic.Bool // what the runner owns is set up
 	concluded atomic.Bool // ended because its state is steady
+	abandoned atomic.Bool // ended because its target stays away
 	done      chan struct{}
 
 	delay *time.Timer // startdelay; guarded by turns.mu

@@ -18,6 +18,25 @@ type lostLUN struct {
 	mu      sync.Mutex
 	waiting []*blockio.Request
 	ended   bool
+	stats   blockio.Stats
+}
+
+func (l *lostLUN) Stats() blockio.Stats {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.stats
+}
+
+// back has the target come back and answer.
+func (l *lostLUN) back() {
+	l.mu.Lock()
+	l.stats.Logins++
+	waiting := l.waiting
+	l.waiting = nil
+	l.mu.Unlock()
+	for _, r := range waiting {
+		r.Done(r)
+	}
 }
 
 func (l *lostLUN) Submit(r *blockio.Request) {
@@ -68,6 +87,51 @@ func TestInterruptWithoutTarget(t *testing.T) {
 			t.Errorf("%d errors: %v", rep.Clones[0].Errors, err)
 		}
 	})
+}
+
+// A run whose target is away ends soon after its time, with what it has done until then; one that comes
+// back by then, or is slow, has its operations ended.
+func TestTimeOverWithoutTarget(t *testing.T) {
+	const job = "[j]\nrw=randwrite\nbs=4k\niodepth=8\ntime_based\nruntime=3\nverify=crc32c"
+	for _, c := range []struct {
+		name  string
+		jobs  string
+		stats blockio.Stats
+		back  time.Duration // it does, after so long; 0: it does not
+		took  time.Duration
+		lost  bool
+	}{
+		{"it stays away", job, blockio.Stats{Logins: 1, Losses: 1}, 0, 3*time.Second + awayPatience, true},
+		{"somebody waits for it", job + "\nsize=64k\n[k]\nrw=read\nsize=64k\nwait_for=j", blockio.Stats{Logins: 1, Losses: 1}, 0, 3*time.Second + awayPatience, true},
+		{"it comes back", job, blockio.Stats{Logins: 1, Losses: 1}, 9 * time.Second, 9 * time.Second, false},
+		{"it is slow", job, blockio.Stats{Logins: 2, Losses: 1}, time.Minute, time.Minute, false},
+		{"no time was set", "[j]\nrw=randwrite\nbs=4k\nsize=4k", blockio.Stats{Logins: 1, Losses: 1}, time.Minute, time.Minute, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := &lostLUN{fakeLUN: newFake(t, 1<<20), stats: c.stats}
+				open := func(context.Context, string, OpenOptions) (LUN, error) { return l, nil }
+				if c.back > 0 {
+					time.AfterFunc(c.back, l.back)
+				}
+				began := time.Now()
+				rep, err := Run(t.Context(), parseText(t, c.jobs+"\ndo_verify=0"), Config{Open: open, URL: "fake://"})
+				if err != nil {
+					t.Fatal(err)
+				}
+				// It is looked at now and then.
+				if took := time.Since(began); took < c.took || took > c.took+2*sampleEvery {
+					t.Errorf("it ended after %v, want %v", took, c.took)
+				}
+				if err := rep.Err(); errors.Is(err, errAway) != c.lost || (err != nil) != c.lost {
+					t.Error(err)
+				}
+				if s := rep.Clones[0]; c.lost && (s.Errors != 8 || s.Elapsed != 3*time.Second) {
+					t.Errorf("%d errors, %v", s.Errors, s.Elapsed)
+				}
+			})
+		})
+	}
 }
 
 // What is in flight when the interrupt comes may end.

@@ -300,7 +300,8 @@ func openAll(ctx context.Context, jobs []*Job, cfg Config) (luns [][]LUN, closeA
 
 // watch waits for all clones, samples them, and stops them when ctx ends.
 // Operations that do not end then, because their session waits for a lost
-// connection, are ended by closing the sessions.
+// connection, are ended by closing the sessions; so are those that wait for one
+// when the jobs' time is over.
 func (w *stageRun) watch(ctx context.Context, epoch time.Time, closeAll func() error) {
 	clones, cfg := w.clones, w.cfg
 	every := cfg.TickEvery
@@ -338,6 +339,13 @@ func (w *stageRun) watch(ctx context.Context, epoch time.Time, closeAll func() e
 	cancelled := ctx.Done()
 	var late <-chan time.Time
 	var closing sync.WaitGroup
+	var away absence
+	cut := func() {
+		if !w.cut {
+			w.cut = true
+			closing.Go(func() { _ = closeAll() })
+		}
+	}
 	for {
 		select {
 		case <-allDone:
@@ -351,8 +359,7 @@ func (w *stageRun) watch(ctx context.Context, epoch time.Time, closeAll func() e
 			}
 		case <-late:
 			late = nil
-			w.cut = true
-			closing.Go(func() { _ = closeAll() })
+			cut()
 		case <-report:
 			cfg.Status(w.status(s))
 		case <-live:
@@ -367,6 +374,12 @@ func (w *stageRun) watch(ctx context.Context, epoch time.Time, closeAll func() e
 			snap = s.take(time.Since(epoch))
 			if cfg.Tick != nil {
 				cfg.Tick(snap)
+			}
+			if cancelled != nil && away.over(clones, time.Since(epoch)) {
+				for _, c := range clones {
+					c.abandon()
+				}
+				cut()
 			}
 		}
 	}

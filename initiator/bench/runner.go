@@ -162,6 +162,9 @@ func (c *clone) closeRun(now time.Duration) {
 	if c.flow != nil {
 		c.flow.leave(c)
 	}
+	if c.abandoned.Load() {
+		now = c.deadline // nothing has been done since
+	}
 	c.stats.Elapsed = now - c.began
 	for d := range c.stats.Dir {
 		if c.stats.Dir[d].IOs > 0 {

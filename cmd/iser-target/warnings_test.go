@@ -34,3 +34,18 @@ transport: `+c.transport+"\n")
 		}
 	}
 }
+
+// A file that serves nothing is told of, by check and by serve.
+func TestNothingServedWarns(t *testing.T) {
+	f, _ := configFile(t, t.TempDir(), `portals: [{listen: "ADDR"}]`)
+	const told = "no volume is served"
+	code, out := command(t, "check", "-c", f)
+	if code != 0 || !strings.Contains(out, told) || !strings.Contains(out, f) {
+		t.Errorf("check ends with %d and says %q", code, out)
+	}
+	log, stop := start(t, "--config", f)
+	stop()
+	if !strings.Contains(log.String(), told) || !strings.Contains(log.String(), f) {
+		t.Errorf("serve's log says %s", log)
+	}
+}

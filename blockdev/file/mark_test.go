@@ -18,9 +18,10 @@ func TestMark(t *testing.T) {
 		}
 		return d
 	}
+	kind := blockdev.MarkRewrite
 	mark := func(d *Device, want string) {
 		t.Helper()
-		got, err := d.Mark()
+		got, err := d.Mark(kind)
 		if errors.Is(err, blockdev.ErrNotSupported) {
 			d.Close()
 			t.Skip("the file system has no attributes for users")
@@ -32,7 +33,7 @@ func TestMark(t *testing.T) {
 	d := opened()
 	mark(d, "")
 	for _, text := range []string{"", "one", "another one", ""} { // "" where there is none is no error
-		if err := d.SetMark(text); errors.Is(err, blockdev.ErrNotSupported) {
+		if err := d.SetMark(kind, text); errors.Is(err, blockdev.ErrNotSupported) {
 			d.Close()
 			t.Skip("the file system has no attributes for users")
 		} else if err != nil {
@@ -43,11 +44,19 @@ func TestMark(t *testing.T) {
 		d = opened()
 		mark(d, text)
 	}
-	d.Close()
-	if _, err := d.Mark(); !errors.Is(err, blockdev.ErrClosed) {
+	if err := d.SetMark(kind, "of one kind"); err != nil {
 		t.Error(err)
 	}
-	if err := d.SetMark("x"); !errors.Is(err, blockdev.ErrClosed) {
+	kind = blockdev.MarkState
+	mark(d, "")
+	if want := "setfattr -x user.softiser.state " + d.Info().ID; d.Unmark(kind) != want {
+		t.Errorf("%q, want %q", d.Unmark(kind), want)
+	}
+	d.Close()
+	if _, err := d.Mark(kind); !errors.Is(err, blockdev.ErrClosed) {
+		t.Error(err)
+	}
+	if err := d.SetMark(kind, "x"); !errors.Is(err, blockdev.ErrClosed) {
 		t.Error(err)
 	}
 }

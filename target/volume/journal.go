@@ -47,6 +47,9 @@ func (j *Journal) Write(p []byte, off int64, stop blockdev.Stop) (Direction, err
 			return Writing, err
 		}
 	}
+	if err := j.vol.tie.hold(); err != nil {
+		return Writing, err
+	}
 	old := j.vol.bufs.Get(len(p))
 	defer j.vol.bufs.Put(old)
 	old = old[:len(p)]
@@ -265,6 +268,13 @@ func (j *Journal) close() {
 	}
 }
 
+// holds reports whether the blocks have data, which may not be durable.
+func (j *Journal) holds(data []byte, off int64) bool {
+	now := make([]byte, len(data))
+	_, err := j.vol.dev.ReadAt(now, off)
+	return err == nil && bytes.Equal(now, data)
+}
+
 // undo puts back what an interrupted atomic write had put aside.
 func (j *Journal) undo() error {
 	if !j.vol.state.keeps() || j.vol.dev == nil {
@@ -290,6 +300,9 @@ func (j *Journal) undo() error {
 		return nil
 	}
 	if !j.vol.state.isDone(binary.BigEndian.Uint32(b[32:])) {
+		if j.vol.tie.isStale() && !j.holds(data, int64(off)) {
+			return j.vol.tie.staleError("what an interrupted WRITE ATOMIC has to put back", j.name, "remove that file")
+		}
 		if _, err := j.vol.dev.WriteAt(data, int64(off)); err != nil {
 			return fmt.Errorf("putting back what an interrupted WRITE ATOMIC has left (%s): %w", j.name, err)
 		}

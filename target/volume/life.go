@@ -25,12 +25,13 @@ func (v *Volume) open() error {
 
 // restore brings back what was kept.
 func (v *Volume) restore() error {
-	for _, step := range []func() error{v.loadState, v.Journal.undo} {
+	for _, step := range []func() error{v.tie.look, v.loadState, v.Journal.undo} {
 		if err := step(); err != nil {
 			v.Journal.close()
 			return err
 		}
 	}
+	v.tie.settle(v.goesOn != nil)
 	if v.goesOn != nil {
 		v.goesOn.begin(v)
 		v.goesOn = nil
@@ -100,6 +101,9 @@ func (v *Volume) loadState() error {
 	if err := v.Rewriter.checkMark(&kept); err != nil {
 		return err
 	}
+	if len(kept.Marks) > 0 && v.tie.isStale() {
+		return v.tie.staleError("blocks that are marked as bad", s.file(".json"), "remove that file, with the unit's reservations and saved mode pages")
+	}
 	if size := v.Geo().Info.Size; len(kept.Marks) > 0 && kept.Marks[len(kept.Marks)-1].end > size && v.dev != nil {
 		kept.Marks = kept.Marks.without(size, math.MaxInt64) // it has been cut
 		if err := s.save(kept); err != nil {
@@ -131,6 +135,10 @@ func (v *Volume) shut() {
 	if v.Gates()&Closed != 0 { // Deactivate has done the rest
 		return
 	}
+	done := !v.Journal.Stuck() && v.Marked() == 0
 	v.Journal.close()
+	if done {
+		v.tie.release()
+	}
 	v.leaveEpoch()
 }

@@ -61,6 +61,7 @@ func (e *MarkedError) Unwrap() error { return blockdev.ErrMedium }
 type badBlocks struct {
 	medium *medium
 	state  *state
+	tie    *tie
 	marks  atomic.Pointer[marks] // nil: none; changed under state.mu
 }
 
@@ -198,6 +199,9 @@ func (b *badBlocks) ReadAt(p []byte, off int64) (int, error) {
 // and a write ends it for good. Preconditions: MayMark, and the caller holds the blocks
 // exclusively.
 func (b *badBlocks) MarkBad(off, n int64) error {
+	if err := b.tie.hold(); err != nil {
+		return err
+	}
 	b.state.mu.Lock()
 	defer b.state.mu.Unlock()
 	if off+n > b.medium.Geo().Info.Size {

@@ -32,7 +32,7 @@ func (z *Rewriter) mark(o *Rewrite, save func(*Rewrite) error) error {
 	if !marks || !z.vol.state.keeps() {
 		return save(o)
 	}
-	if _, err := m.Mark(); err != nil {
+	if _, err := m.Mark(blockdev.MarkRewrite); err != nil {
 		return save(o)
 	}
 	if o.Token = rand.Text(); z.vol.Gates()&(SanitizeFailed|Corrupt) != 0 {
@@ -43,10 +43,10 @@ func (z *Rewriter) mark(o *Rewrite, save func(*Rewrite) error) error {
 	if err := save(o); err != nil || o.Token == "" {
 		return err
 	}
-	if m.SetMark(o.Token+" "+z.vol.state.store.Dir()) == nil {
+	if m.SetMark(blockdev.MarkRewrite, o.Token+" "+z.vol.state.store.Dir()) == nil {
 		return nil
 	}
-	_ = m.SetMark("") // it may be there in part; the rewrite can be carried out all the same
+	_ = m.SetMark(blockdev.MarkRewrite, "") // it may be there in part; the rewrite can be carried out all the same
 	o.Token = ""
 	return save(o)
 }
@@ -63,7 +63,7 @@ func (z *Rewriter) saveEnded(next savedState) error {
 		return err
 	}
 	if m, marks := z.vol.dev.(blockdev.Marker); marked && marks {
-		_ = m.SetMark("")
+		_ = m.SetMark(blockdev.MarkRewrite, "")
 	}
 	return nil
 }
@@ -74,7 +74,7 @@ func (z *Rewriter) checkMark(kept *savedState) error {
 	if !marks || kept.Op != nil && kept.Op.Token == "" {
 		return nil
 	}
-	mark, err := m.Mark()
+	mark, err := m.Mark(blockdev.MarkRewrite)
 	if err != nil && !errors.Is(err, blockdev.ErrNotSupported) {
 		return err
 	}
@@ -83,10 +83,10 @@ func (z *Rewriter) checkMark(kept *savedState) error {
 	case kept.Op != nil && token == kept.Op.Token:
 		return nil
 	case token != "" && token != kept.Ended:
-		return fmt.Errorf("a sanitize or format of the volume has begun and not ended, and its state is kept in %s: serve the volume with that admin.state_dir; or, to give that up and keep what the blocks hold now: setfattr -x %s %s",
-			dir, blockdev.MarkAttribute, z.vol.Geo().Info.ID)
+		return fmt.Errorf("a sanitize or format of the volume has begun and not ended, and its state is kept in %s: serve the volume with that admin.state_dir; or, to give that up and keep what the blocks hold now: %s",
+			dir, m.Unmark(blockdev.MarkRewrite))
 	case token != "":
-		_ = m.SetMark("")
+		_ = m.SetMark(blockdev.MarkRewrite, "")
 	}
 	if kept.Op == nil {
 		return nil

@@ -18,7 +18,12 @@ type marked struct {
 	refuses bool   // it cannot be set
 }
 
-func (d *marked) Mark() (string, error) { return d.has(), nil }
+func (d *marked) Mark(kind blockdev.MarkKind) (string, error) {
+	if kind != blockdev.MarkRewrite {
+		return "", nil
+	}
+	return d.has(), nil
+}
 
 func (d *marked) has() string {
 	d.mu.Lock()
@@ -33,13 +38,18 @@ func (d *marked) put(text string) {
 	d.mark = text
 }
 
-func (d *marked) SetMark(text string) error {
+func (d *marked) SetMark(kind blockdev.MarkKind, text string) error {
+	if kind != blockdev.MarkRewrite {
+		return errors.New("it is about rewrites")
+	}
 	if d.refuses && text != "" {
 		return errors.New("no room for attributes")
 	}
 	d.put(text)
 	return nil
 }
+
+func (d *marked) Unmark(kind blockdev.MarkKind) string { return "unmark " + string(kind) }
 
 // refused maps cfg, which must fail with an error that says each of why.
 func refused(t *testing.T, cfg Config, why ...string) {
@@ -83,7 +93,7 @@ func TestRewriteOfAnotherFolder(t *testing.T) {
 			d := &marked{rewritten: newRewritten(t, 64<<10)}
 			here, there := Config{Device: d, StateDir: t.TempDir()}, Config{Device: d, StateDir: t.TempDir()}
 			state := interrupt(t, here, d, o, failed)
-			refused(t, there, here.StateDir, "setfattr -x "+blockdev.MarkAttribute)
+			refused(t, there, here.StateDir, "unmark "+string(blockdev.MarkRewrite))
 			refused(t, Config{Device: d}, here.StateDir)
 
 			mark := d.has()

@@ -64,6 +64,7 @@ type Volume struct {
 	id        Identity
 	cache     atomic.Bool // completed writes may be volatile
 	state     state
+	tie       tie // what of the state goes with the content
 	bufs      Buffers
 
 	opened  chan struct{} // closed: open has ended, well or not
@@ -100,7 +101,8 @@ func newVolume(cfg Config, id Identity, keeps bool) (*Volume, error) {
 	v.Rewriter.allow()
 	v.reserved.state, v.reserved.tasks, v.reserved.tell = &v.state, &v.Tasks, v.notify
 	v.reserved.now.Store(&Reservations{})
-	v.badBlocks.medium, v.badBlocks.state = &v.medium, &v.state
+	v.badBlocks.medium, v.badBlocks.state, v.badBlocks.tie = &v.medium, &v.state, &v.tie
+	v.tie.medium, v.tie.state = &v.medium, &v.state
 	v.epochs.medium, v.epochs.state = &v.medium, &v.state
 	v.background.tasks, v.background.medium, v.background.counters = &v.Tasks, &v.medium, &v.Counters
 	v.paths.announce = v.notify

@@ -10,7 +10,7 @@ import (
 )
 
 // Mark implements blockdev.Marker.
-func (v *Volume) Mark() (string, error) {
+func (v *Volume) Mark(kind blockdev.MarkKind) (string, error) {
 	if !v.cfg.Marks {
 		return "", blockdev.ErrNotSupported
 	}
@@ -19,18 +19,18 @@ func (v *Volume) Mark() (string, error) {
 	}
 	defer v.opMu.RUnlock()
 	p := make([]byte, 4096)
-	n, err := unix.Fgetxattr(v.fd, blockdev.MarkAttribute, p)
+	n, err := unix.Fgetxattr(v.fd, string(kind), p)
 	switch {
 	case errors.Is(err, unix.ENODATA):
 		return "", nil
 	case err != nil:
-		return "", v.markError("reading", err)
+		return "", v.markError(kind, "reading", err)
 	}
 	return string(p[:n]), nil
 }
 
 // SetMark implements blockdev.Marker.
-func (v *Volume) SetMark(text string) error {
+func (v *Volume) SetMark(kind blockdev.MarkKind, text string) error {
 	if !v.cfg.Marks {
 		return blockdev.ErrNotSupported
 	}
@@ -40,28 +40,33 @@ func (v *Volume) SetMark(text string) error {
 	defer v.opMu.RUnlock()
 	var err error
 	if text != "" {
-		err = unix.Fsetxattr(v.fd, blockdev.MarkAttribute, []byte(text), 0)
-	} else if err = unix.Fremovexattr(v.fd, blockdev.MarkAttribute); errors.Is(err, unix.ENODATA) {
+		err = unix.Fsetxattr(v.fd, string(kind), []byte(text), 0)
+	} else if err = unix.Fremovexattr(v.fd, string(kind)); errors.Is(err, unix.ENODATA) {
 		return nil
 	}
 	if err != nil {
-		return v.markError("writing", err)
+		return v.markError(kind, "writing", err)
 	}
 	// By a description of its own: what fsync says of lost writes, it says once to each.
 	fd, err := reopen(v.fd)
 	if err != nil {
-		return v.markError("syncing", err)
+		return v.markError(kind, "syncing", err)
 	}
 	defer unix.Close(fd)
 	if err := unix.Fsync(fd); err != nil { // not fdatasync, which may leave attributes out
-		return v.markError("syncing", err)
+		return v.markError(kind, "syncing", err)
 	}
 	return nil
 }
 
-func (v *Volume) markError(doing string, err error) error {
+// Unmark implements blockdev.Marker.
+func (v *Volume) Unmark(kind blockdev.MarkKind) string {
+	return fmt.Sprintf("setfattr -x %s %s", kind, v.Info().ID)
+}
+
+func (v *Volume) markError(kind blockdev.MarkKind, doing string, err error) error {
 	if errors.Is(err, unix.ENOTSUP) {
 		return blockdev.ErrNotSupported
 	}
-	return fmt.Errorf("blockdev: %s: %s the attribute %s: %w", v.cfg.Path, doing, blockdev.MarkAttribute, err)
+	return fmt.Errorf("blockdev: %s: %s the attribute %s: %w", v.cfg.Path, doing, kind, err)
 }

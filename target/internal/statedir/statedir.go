@@ -32,7 +32,8 @@ type content struct {
 
 // migrations take a folder from the version that is their index to the next one. Each may have
 // been cut off at any point by an earlier attempt, and so does what is left to do. Whoever
-// changes which files there are, or what they are called, adds one.
+// changes which files there are, or what they are called, adds one, but for files that an earlier
+// program may pass over.
 var migrations = []func(dir string) error{
 	0: func(string) error { return nil }, // the files are the same
 }

@@ -32,7 +32,9 @@ asks for and cannot have is refused with its place, never read as something else
 The exit status is 0 when all jobs have run to their end and every operation and
 every check succeeded; 1 when one of them failed, be the run interrupted or not;
 and 128, as fio's, when a signal has ended the run early without a failure. An
-interrupted run does not verify what it has written.`
+interrupted run does not verify what it has written. When a target is away at the
+end of --runtime, the run waits for it for ten seconds more, then reports what was
+done and ends with 1.`
 
 const example = `  # random reads, 4 KiB, 32 in flight, ten seconds
   iser-initiator bench iser://127.0.0.1/iqn.2026-11.softiser:demo/0 \

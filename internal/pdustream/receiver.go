@@ -136,6 +136,9 @@ func (r *Receiver) Run() error {
 // Between implements sockio.Receiver.
 func (r *Receiver) Between() bool { return r.phase == atStart && r.r == r.w }
 
+// Within implements sockio.Receiver.
+func (r *Receiver) Within() bool { return !r.Between() }
+
 // Ready implements sockio.Receiver: it reads and parses until there is nothing to read, or
 // its turn is over.
 // Where PDUs come one by one and the read has said that nothing is left, no further one is

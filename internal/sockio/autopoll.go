@@ -38,8 +38,8 @@ const (
 // How many messages end a wait does not matter: at queue depth 4 a wake-up that serves
 // four costs as much as it does at depth 1, and both ends pay it in turn.
 //
-// Looks pay for themselves. One that succeeds earns a wake-up; one that fails costs
-// its time; and when the processor was taken away during a look, as the scheduler
+// Looks pay for themselves. One that succeeds earns a wake-up, less its time when it is for the
+// rest of a message; one that fails costs its time; and when the processor was taken away during a look, as the scheduler
 // does with those who use it while others wait, what looks have earned since the
 // last such time must be worth the time lost. So looks in vain cost less than half a
 // percent of a processor (the tries in the longest rest), and soon next to nothing.
@@ -127,6 +127,24 @@ func (p *autoPoll) hit(d time.Duration) {
 	p.credit = min(p.credit+pollWorth, pollCredit)
 	if p.earned += pollWorth; p.earned >= pollRest {
 		p.rest = 0
+	}
+}
+
+// more enters that a look has brought more of a message after d. It saves processor time alone,
+// so what it has taken is set against that: looks end where the rest comes as slowly as a network
+// carries it, and go on where the other end has no pause.
+func (p *autoPoll) more(now, d time.Duration) {
+	if p.tries > 0 {
+		p.hit(d)
+		return
+	}
+	earned := pollWorth - d
+	p.credit = min(p.credit+earned, pollCredit)
+	if p.earned += max(earned, 0); p.earned >= pollRest {
+		p.rest = 0
+	}
+	if p.credit < 0 {
+		p.tire(now)
 	}
 }
 

@@ -8,8 +8,9 @@ import (
 // A pollSim is an autoPoll on a clock of its own.
 type pollSim struct {
 	autoPoll
-	now   time.Duration
-	spent time.Duration // in looks that failed
+	now    time.Duration
+	spent  time.Duration // in looks that failed, or took longer than what they have brought for the rest of a message is worth
+	within bool          // what is waited for is the rest of a message
 }
 
 // wait lets bytes come after d: to a look where there is one and it lasts as
@@ -19,8 +20,14 @@ func (s *pollSim) wait(d time.Duration) {
 		most := s.longest()
 		if d <= most {
 			s.now += d
-			if s.hit(d); d > pollSpin {
+			if d > pollSpin {
 				s.spent += d
+			}
+			if s.within {
+				s.more(s.now, d)
+				s.spent += max(0, d-pollWorth)
+			} else {
+				s.hit(d)
 			}
 			s.woke(s.now, 0)
 			return
@@ -43,6 +50,7 @@ func (s *pollSim) waits(n int, d time.Duration) {
 const (
 	quick = 20 * time.Microsecond // a look sees the answer
 	slow  = 90 * time.Microsecond // it does not, and a wait seems to be short enough for one
+	late  = 45 * time.Microsecond // a look sees it, and has taken longer than a wake-up
 )
 
 // Every arrow of the drawing, and what must not follow one.
@@ -73,6 +81,10 @@ func TestAutoPollStates(t *testing.T) {
 		{"the same, one wait too few", func(s *pollSim) { resting(s); s.waits(40, slow); s.waits(pollProof-1, quick); s.wait(slow) }, pollResting},
 		{"the same, too early", func(s *pollSim) { resting(s); s.waits(5, slow); s.waits(pollProof, quick) }, pollResting},
 		{"more than all savings", func(s *pollSim) { looking(s); s.waits(1000, quick); s.waits(int(pollCredit/pollSpin)+1, slow) }, pollResting},
+		{"the rest of a message, soon", func(s *pollSim) { looking(s); s.within = true; s.waits(1000, quick) }, pollLooking},
+		{"late", func(s *pollSim) { looking(s); s.waits(pollTries, quick); s.within = true; s.waits(7, late) }, pollLooking},
+		{"late, once more than is paid for", func(s *pollSim) { looking(s); s.waits(pollTries, quick); s.within = true; s.waits(8, late) }, pollResting},
+		{"late, in tries", func(s *pollSim) { looking(s); s.within = true; s.waits(pollTries, late) }, pollLooking},
 		{"away, unpaid", func(s *pollSim) { looking(s); s.waits(10, quick); s.away(s.now, 4*time.Millisecond) }, pollResting},
 		{"away, paid", func(s *pollSim) { looking(s); s.waits(160, quick); s.away(s.now, 4*time.Millisecond) }, pollLooking},
 		{"away again, paid once", func(s *pollSim) {
@@ -123,13 +135,14 @@ func TestAutoPollCost(t *testing.T) {
 		"late now and then": func(i int) time.Duration { return []time.Duration{quick, quick, quick, slow}[i%4] },
 		"late in turns":     func(i int) time.Duration { return []time.Duration{quick, slow}[i%2] },
 		"late at times":     func(i int) time.Duration { return []time.Duration{quick, slow}[i/500%2] },
+		"bulk":              func(int) time.Duration { return late },
 	} {
-		var s pollSim
+		s := pollSim{within: name == "bulk"}
 		var earned time.Duration
 		for i := 0; s.now < 10*time.Second; i++ {
 			was := s.state
 			d := next(i)
-			if s.wait(d); was == pollLooking && d <= pollSpin {
+			if s.wait(d); was == pollLooking && d <= pollSpin && !s.within {
 				earned += pollWorth
 			}
 		}

@@ -45,9 +45,12 @@ type Receiver interface {
 	// Ready reads and handles until the socket is empty (false) or there is nothing more
 	// to read (true); see Conn.ReadLoop.
 	Ready() (over bool)
-	// Between reports whether nothing has come of the next message yet. Only then is it
-	// worth looking for it.
+	// Between reports whether nothing has come of the next frame yet. Only then may a read wait
+	// for it.
 	Between() bool
+	// Within reports whether a message has begun whose rest is to come. Nobody waits for an
+	// answer then, so looking for it has to save more than it costs.
+	Within() bool
 }
 
 // Socket is what a Waiter looks at: a Conn, or a socket of datagrams.
@@ -205,7 +208,7 @@ func (w *Waiter) adaptive() bool {
 		now := clock()
 		p.woke(now, parked)
 		switch {
-		case p.state != pollLooking, !w.who.Between():
+		case p.state != pollLooking:
 			return false
 		case w.onlyP && now-begin > pollStreak:
 			return false
@@ -225,7 +228,7 @@ func (w *Waiter) adaptive() bool {
 // any have come, and over is what the receiver's Ready says. Receivers of one crowd do not look
 // at the same time.
 func (w *Waiter) look(start time.Duration) (over bool) {
-	p := &w.auto
+	p, within := &w.auto, w.who.Within()
 	for now := start; ; {
 		if w.crowd.awake.Load() > 1 || w.crowd.turn.Load() != w.number {
 			p.crowd(now)
@@ -240,8 +243,12 @@ func (w *Waiter) look(start time.Duration) (over bool) {
 		w.Calls++
 		found, over := w.try()
 		if found {
-			p.hit(now - start)
 			w.Found++
+			if within {
+				p.more(now, now-start)
+			} else {
+				p.hit(now - start)
+			}
 		}
 		if found || over || p.state != pollLooking {
 			return over

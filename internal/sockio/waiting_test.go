@@ -14,9 +14,11 @@ type reader struct {
 	err  error
 	over byte // ends it; 0: none does
 	hear func(byte)
+	rest bool // what has come is the beginning of a message
 }
 
-func (r *reader) Between() bool { return true }
+func (r *reader) Between() bool { return !r.rest }
+func (r *reader) Within() bool  { return r.rest }
 
 func (r *reader) Ready() bool {
 	var b [1]byte
@@ -87,6 +89,44 @@ func TestLook(t *testing.T) {
 	begin := clock() + time.Hour // however long this goroutine is held up, the look is a short one
 	if w.look(begin) || w.Found != 1 || p.credit != pollWorth {
 		t.Errorf("bytes in the socket were not found: %d found, %v earned", w.Found, p.credit)
+	}
+}
+
+// A receiver looks for the rest of a message as well, and a look that brings it earns less by what
+// it has taken.
+func TestLookWithin(t *testing.T) {
+	peer, conn := pair(t)
+	conn.opts.Crowd = new(Crowd)
+	conn.Ask(true) // a look is a read, before which the rest comes
+	r := &reader{Conn: conn, rest: true, over: 'z'}
+	reads := 0
+	var w Waiter
+	w.Init(conn, readerFunc{r, func() bool {
+		if reads++; reads == 2 {
+			put(t, peer, 'z')
+		}
+		return r.Ready()
+	}})
+	w.onlyP = false // it looks however long it is held up before
+	p := &w.auto
+	w.crowd.turn.Store(w.number)
+	p.to(pollLooking)
+	put(t, peer, 'x')
+	if err := conn.ReadLoop(w.Ready); err != nil || w.Found != 1 || string(r.got) != "xz" {
+		t.Errorf("%v, %d looks have found something, %q has come", err, w.Found, r.got)
+	}
+
+	w.crowd.awake.Store(1)
+	w.crowd.turn.Store(w.number)
+	for within, want := range map[bool]time.Duration{false: pollWorth, true: pollWorth - pollSpin/5} {
+		r.rest = within
+		*p = autoPoll{}
+		p.to(pollLooking)
+		p.tries = 0
+		put(t, peer, 'x')
+		if w.look(clock()-pollSpin/5) || p.credit > want {
+			t.Errorf("within a message %v: %v earned, want %v at most", within, p.credit, want)
+		}
 	}
 }
 
@@ -252,11 +292,20 @@ func TestTurnsAreRemembered(t *testing.T) {
 	}
 }
 
+// readerFunc is a reader that reads in another way.
+type readerFunc struct {
+	*reader
+	ready func() bool
+}
+
+func (f readerFunc) Ready() bool { return f.ready() }
+
 // receiverFunc is a Receiver that has read whole messages.
 type receiverFunc func() bool
 
 func (f receiverFunc) Ready() bool { return f() }
 func (receiverFunc) Between() bool { return true }
+func (receiverFunc) Within() bool  { return false }
 
 // What is left in the socket at the end of a turn begins another one, as often as it takes.
 func TestTurnsGoOn(t *testing.T) {

@@ -15,6 +15,7 @@ const (
 	boundWalk    = result.BoundPrefix + "FPDUs, walking 1 GiB"
 	boundWalkCRC = result.BoundPrefix + "FPDUs, walking 1 GiB, CRC"
 
+	boundStream   = result.BoundPrefix + "byte stream"
 	boundFPDUs    = result.BoundPrefix + "FPDUs"
 	boundFPDUsCRC = result.BoundPrefix + "FPDUs, CRC"
 	boundPages    = result.BoundPrefix + "pages"

@@ -81,7 +81,6 @@ func fairRow() Row {
 				{Name: "99th percentile of how late a process wakes up that has a busy one beside it on its processor", Num: late, Metric: result.P99},
 			},
 		},
-		Reps: 3,
 		Contenders: []Contender{
 			{Name: alone, Prepare: fillTarget, Measure: func(ctx context.Context, st *Stage) (result.Values, error) {
 				s := st.started("ours")

@@ -140,6 +140,9 @@ func (x *receiver) read(poll func(uintptr) bool) error {
 // Between implements sockio.Receiver.
 func (x *receiver) Between() bool { return x.stage == rxHeader && x.in.r == x.in.w }
 
+// Within implements sockio.Receiver.
+func (x *receiver) Within() bool { return !x.Between() || x.begun && !x.ctrl.Last() }
+
 // Ready implements sockio.Receiver: it reads and handles until the socket is empty
 // (false), its turn is over (false), or the connection has ended (true).
 //

@@ -727,3 +727,22 @@ func FuzzCuts(f *testing.F) {
 		}
 	})
 }
+
+// A message goes on from its first byte to the end of its last FPDU, at which a new one may begin.
+func TestWithinMessage(t *testing.T) {
+	r := newRig(t, true)
+	if r.qp.rx.Within() {
+		t.Error("a message before the first byte")
+	}
+	k := r.lend(9000, 1, 1)
+	b := r.answer(&k[0], 3000, false)
+	part := len(r.tagged(wire.Write, 0, 0, false, make([]byte, 3000)))
+	for at, within := range map[int]bool{1: true, part / 2: true, part: true, part + 1: true, 2 * part: true, 3 * part: false, 3*part + 1: true, len(b): false} {
+		x := newRig(t, true)
+		k := x.lend(9000, 1, 1)
+		x.post(1)
+		if x.feed(x.answer(&k[0], 3000, false)[:at]); x.qp.rx.Within() != within {
+			t.Errorf("after %d of %d bytes: within a message %v", at, len(b), !within)
+		}
+	}
+}

@@ -140,6 +140,7 @@ type looks Receiver
 
 func (l *looks) Ready() bool      { return (*Receiver)(l).drain() }
 func (l *looks) Between() bool    { return true } // what comes is whole
+func (l *looks) Within() bool     { return false }
 func (l *looks) Arrivals() uint64 { return l.stat.messages.Load() }
 
 // Quiet does nothing: SO_RCVLOWAT is of streams (datagram_poll).

@@ -97,16 +97,13 @@ type Receiver struct {
 	vec   []sockio.Vec
 	err   error // why the stream has ended
 	ahead bool  // buf may hold PDUs that have not been parsed: Run parses before it reads
-	lone  int   // wake-ups in a row that brought one PDU each, up to loneProof
+	lone  sockio.Lone
 
 	// Counters, which anybody may read.
 	PDUs   atomic.Uint64 // whose header has been read
 	Recvs  atomic.Uint64 // system calls that have brought bytes
 	Copied atomic.Uint64 // bytes for owners that came by way of the read-ahead
 }
-
-// loneProof is how many such wake-ups show that PDUs come one by one.
-const loneProof = 4
 
 // sink takes data that nobody wants. It is written by any number of connections
 // and never read.
@@ -144,7 +141,7 @@ func (r *Receiver) Within() bool { return !r.Between() }
 // Where PDUs come one by one and the read has said that nothing is left, no further one is
 // made to see it.
 func (r *Receiver) Ready() (over bool) {
-	lone := r.lone == loneProof
+	lone := r.lone.Proved()
 	r.sk.Ask(lone)
 	before := r.PDUs.Load()
 	for {
@@ -152,12 +149,7 @@ func (r *Receiver) Ready() (over bool) {
 		got := r.PDUs.Load() - before
 		switch {
 		case err == sockio.ErrAgain:
-			switch {
-			case got > 1:
-				r.lone = 0
-			case got == 1 && r.lone < loneProof:
-				r.lone++
-			}
+			r.lone.Brought(got)
 			return false
 		case err != nil:
 			r.err = err

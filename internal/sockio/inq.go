@@ -30,6 +30,26 @@ import (
 // connection has ended, without taking the error, and raises the event again. So a reset behind data is
 // noticed when something is sent, or within Lookout.
 
+// Lone counts the wake-ups in a row that brought one message each. Where messages come one by
+// one, a reader asks whether its read has emptied the socket (Ask). Where they come in batches the
+// next ones may well arrive while these are handled, and looking once more is cheaper than waiting.
+type Lone int
+
+const loneProof = 4
+
+// Proved reports whether messages come one by one.
+func (l Lone) Proved() bool { return l == loneProof }
+
+// Brought enters that a wake-up has brought n messages.
+func (l *Lone) Brought(n uint64) {
+	switch {
+	case n > 1:
+		*l = 0
+	case n == 1 && *l < loneProof:
+		*l++
+	}
+}
+
 // Lookout is how long a reset may go unnoticed that came together with the last data.
 const Lookout = 100 * time.Millisecond
 

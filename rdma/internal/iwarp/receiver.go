@@ -37,7 +37,6 @@ const (
 	lentLong  = 16 << 10  // average length from which a payload is worth a call
 	wcBatch   = 32
 	rxVec     = 128 // pieces of one readv
-	loneProof = 4
 )
 
 type rxStage uint8
@@ -88,7 +87,7 @@ type receiver struct {
 
 	nwc    int  // completions in the room
 	wakeTx bool // the transmitter may have something to do
-	single int  // wake-ups in a row that brought one message each, up to loneProof
+	lone   sockio.Lone
 	stats  rxStats
 }
 
@@ -152,7 +151,7 @@ func (x *receiver) Within() bool { return !x.Between() || x.begun && !x.ctrl.Las
 // and looking once more is cheaper than waiting.
 func (x *receiver) Ready() bool {
 	qp := x.qp
-	lone := x.single == loneProof
+	lone := x.lone.Proved()
 	qp.conn.Ask(lone)
 	before := x.stats.answers()
 	for {
@@ -161,7 +160,7 @@ func (x *receiver) Ready() bool {
 		}
 		n, err := x.in.read()
 		if err == sockio.ErrAgain {
-			x.alone(x.stats.answers() - before)
+			x.lone.Brought(x.stats.answers() - before)
 			x.idle()
 			x.in.rest()
 			return false
@@ -252,7 +251,7 @@ func (x *receiver) stood(err error) bool {
 		over()
 	}
 	x.in.again()
-	x.single = 0 // what the last read has left is not known any more
+	x.lone = 0 // what the last read has left is not known any more
 	return true
 }
 
@@ -262,16 +261,6 @@ func (x *receiver) idle() {
 	x.publish()
 	if qp.zc.used {
 		qp.zc.drain()
-	}
-}
-
-// alone enters that a wake-up has brought n messages.
-func (x *receiver) alone(n uint64) {
-	switch {
-	case n > 1:
-		x.single = 0
-	case n == 1 && x.single < loneProof:
-		x.single++
 	}
 }
 

@@ -190,7 +190,7 @@ func TestAnsweredBeforeASync(t *testing.T) {
 				t.Fatal("a request beside others has to wait")
 			}
 			if i == 11 {
-				b.v.ToSyncer(&r.op)
+				b.v.ToWorker(&r.op) // ToSyncer might have a worker of its own, beside the one that owes
 			} else {
 				b.v.ToWriter(&r.op, block[:], int64(i)*512)
 			}

@@ -27,7 +27,7 @@ import (
 //	a mark            | refuse    | serve, renewed    | refuse
 //
 // Stale is what the folder has: a journal with an entry that is not undone yet, or marks, keep the
-// volume from being served; without either there is nothing to lose, and the record goes. Files that an
+// volume from being served; without either there is nothing to lose. Files that an
 // earlier version has left, or that are of a volume that takes no mark, are used as they are: there is no
 // record.
 // A device that is opened to be read only is not looked at: nobody writes past the folder by that.
@@ -44,7 +44,7 @@ type tie struct {
 
 	mu    sync.Mutex // held across what is saved; taken before state.mu, behind Journal.mu
 	known []string   // guarded by mu: what the record says that the mark may be; nil: there is none
-	token string     // guarded by mu: of this life; "": none yet
+	token string     // guarded by mu: what the mark has; "": there is none
 	stale bool       // guarded by mu: the device is not the one that the folder was tied to
 }
 
@@ -110,18 +110,12 @@ func (t *tie) staleError(what, file, without string) error {
 		"to keep what the blocks hold now, %s; to have it as the file says, remove %s", file, what, t.medium.Geo().Info.ID, without, t.state.file(".tie"))
 }
 
-// settle ends the opening: what was stale had nothing that matters, and what was tied is tied anew, so that a copy of
-// the folder as it was is stale from now on. goesOn: another process may still go on with it as it is.
+// settle ends the opening: what was tied is tied anew, so that a copy of the folder as it was is stale
+// from now on. goesOn: another process may still go on with it as it is.
 func (t *tie) settle(goesOn bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	switch {
-	case t.stale:
-		if t.state.store.Remove(t.record()) == nil {
-			t.known = nil
-		}
-		t.stale = false
-	case t.token != "" && !goesOn:
+	if t.token != "" && !goesOn {
 		_ = t.renew() // what cannot be saved is as it was, and the next to need it tries again
 	}
 }
@@ -157,17 +151,11 @@ func (t *tie) renew() error {
 		now = tieNone
 	}
 	token := rand.Text()
-	may := []string{token, now}
-	for _, k := range t.known { // that an attempt before has left in doubt
-		if !slices.Contains(may, k) {
-			may = append(may, k)
-		}
-	}
-	if err := t.save(may); err != nil {
+	if err := t.save([]string{token, now}); err != nil {
 		return err
 	}
 	if m.SetMark(blockdev.MarkState, token+" "+t.state.store.Dir()) != nil {
-		t.held.Store(true) // no room for attributes: what is there now is among those that are known
+		t.held.Store(true) // no room for attributes: whatever is there now is known
 		return nil
 	}
 	t.token = token

@@ -212,6 +212,16 @@ func TestTieEveryCrash(t *testing.T) {
 			}
 		}
 
+		// What is as it was needs nothing to be put back, tied or not.
+		if strings.HasSuffix(w.at, "write 3") {
+			j.put(w, t.TempDir())
+			j.dev.mark = ""
+			j.life(func() {})
+			if !bytes.Equal(j.content(journalledLen), w.disk) {
+				t.Errorf("%s: it is not as it was", w.at)
+			}
+		}
+
 		// Another folder meanwhile, or none.
 		j.put(w, mine)
 		for _, dir := range []string{other, ""} {

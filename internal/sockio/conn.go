@@ -9,6 +9,7 @@
 //	inq          has the last read emptied the socket? so that nobody asks again
 //	waiting      a reader that looks for a while before it parks
 //	autopoll     when that pays
+//	apart        ... and not on the processor of its peer
 //	blocking     a reader that waits in the read, without the poller
 //	poll         looking instead of waiting
 //	tally        what TCP tells of connections, added up

@@ -75,6 +75,7 @@ type Waiter struct {
 	number   uint64        // in crowd
 	lastByte time.Duration // see clock: when the last byte came, or the last wait began
 	auto     autoPoll      // of BusyPollAuto
+	apart    apart         // of BusyPollAuto
 	block    blockWait     // of BusyPollOff
 	onlyP    bool          // whoever polls keeps the scheduler from looking at other sockets
 
@@ -95,6 +96,7 @@ type Waiter struct {
 func (w *Waiter) Init(c *Conn, who Receiver) {
 	w.InitSocket(c, who, c.opts.BusyPoll, c.opts.Crowd)
 	w.conn = c
+	w.apart.beside(c.nc)
 	if w.onlyP {
 		w.call = &c.call
 	}
@@ -229,6 +231,7 @@ func (w *Waiter) adaptive() bool {
 // at the same time.
 func (w *Waiter) look(start time.Duration) (over bool) {
 	p, within := &w.auto, w.who.Within()
+	asked := within || w.conn == nil || !w.conn.ask // where much is sent, what has come last may be an acknowledgement, by this end's processor
 	for now := start; ; {
 		if w.crowd.awake.Load() > 1 || w.crowd.turn.Load() != w.number {
 			p.crowd(now)
@@ -252,6 +255,13 @@ func (w *Waiter) look(start time.Duration) (over bool) {
 		}
 		if found || over || p.state != pollLooking {
 			return over
+		}
+		if !asked && now-start > w.apart.after {
+			asked = true
+			if w.apart.move(w.conn.fd, now) {
+				now = clock()
+				start = now
+			}
 		}
 		if now-start > p.longest() {
 			p.miss(now, now-start)

@@ -105,7 +105,7 @@ func newConn(s *Server, nc net.Conn, a agreed) (*conn, error) {
 	c.rd.init(raw)
 	c.rd.stall = c.stand
 	if runtime.GOMAXPROCS(0) == 1 {
-		c.rd.midst = c.yield.midst
+		c.rd.midst = c.midst
 	}
 	c.tx.init(raw)
 	return c, nil

@@ -229,6 +229,55 @@ func TestMidstOfAPayload(t *testing.T) {
 	}
 }
 
+// TestNothingGatheredWaitsForALongTurn: where Go has one processor the timer of what is gathered does
+// not run while another program has it, so nothing is left gathered for one that may keep it.
+func TestNothingGatheredWaitsForALongTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) { // in which a turn takes no time, and the timer does not run by itself
+		l := &heldLUN{}
+		c := &conn{exp: &Export{LUN: l}, mute: true}
+		c.gathered.timer = time.AfterFunc(time.Hour, c.overdue)
+		defer c.gathered.timer.Stop()
+		come := func() {
+			s := &slot{c: c}
+			s.req = blockio.Request{Op: blockio.OpRead, Len: 512, User: s, Done: requestDone}
+			c.batch = append(c.batch, &s.req)
+			c.gather()
+		}
+		left := func(when string, want int) {
+			t.Helper()
+			if got := len(l.reqs); got != want {
+				t.Fatalf("%s: %d requests have left, want %d", when, got, want)
+			}
+		}
+		for range gatherFrom {
+			come()
+		}
+		left("few under way", gatherFrom)
+		n := gatherFrom
+		for name, give := range map[string]func(){"between requests": c.offer, "within a payload": c.midst} {
+			c.yield = yielding{}
+			come()
+			give()
+			n++
+			left(name+", nobody has had it yet", n)
+			come()
+			give()
+			left(name+", the last turn was short", n)
+			c.back(yieldLong + 1)
+			n++
+			left(name+", after a long one", n)
+			come()
+			for range yieldRest {
+				give()
+			}
+			left(name+", not offered for a while", n)
+			give()
+			n++
+			left(name+", offered again", n)
+		}
+	})
+}
+
 // TestYieldRests: the processor is not offered for a while when somebody has kept it.
 func TestYieldRests(t *testing.T) {
 	var y yielding
@@ -240,13 +289,11 @@ func TestYieldRests(t *testing.T) {
 		if y.rest != left {
 			t.Fatalf("rests for %d calls, want %d", y.rest, left)
 		}
-		if left%2 == 0 {
-			y.offer(gatherFrom)
-		} else {
-			y.midst()
+		if y.due() {
+			t.Fatal("the processor is offered meanwhile")
 		}
 	}
-	if y.rest != 0 {
-		t.Fatalf("still rests for %d calls", y.rest)
+	if !y.due() {
+		t.Fatal("still rests")
 	}
 }

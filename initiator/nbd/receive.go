@@ -18,7 +18,7 @@ func (c *conn) receive() error {
 	for {
 		if c.rd.buffered() < requestSize {
 			c.gather() // before waiting for more
-			c.yield.offer(c.underWay())
+			c.offer()
 		}
 		if c.resting.Load() && !c.stand() {
 			return nil

@@ -11,9 +11,13 @@ import (
 type pushed struct {
 	events *[]int // n: the step of request n; -n: its push. The only worker appends
 	n      int
+	took   time.Duration
 }
 
-func (p pushed) Push() { *p.events = append(*p.events, -p.n) }
+func (p pushed) Push() {
+	*p.events = append(*p.events, -p.n)
+	time.Sleep(p.took) // virtual: tests of pushes run in synctest
+}
 
 // ported is a request whose port is another one than itself.
 type ported struct {
@@ -24,15 +28,22 @@ type ported struct {
 func (r *ported) Via() Port { return r.port }
 
 // steps runs requests of those kinds on one worker, which finds all of them in its queue, and
-// returns in which order it took its steps and pushed. Each step takes so long.
-func steps(t *testing.T, kinds []Hold, took func(n int) time.Duration) (events []int) {
+// returns in which order it took its steps and pushed, and how often it read the clock. Each step and each
+// push takes so long.
+func steps(t *testing.T, kinds []Hold, took func(n int) time.Duration, pushing time.Duration) (events []int, looked int) {
 	synctest.Test(t, func(t *testing.T) {
 		b := serve(t, new(Registry), Config{Device: newDevice(t, "v"), Workers: 1}, "v")
+		b.v.mu.Lock()
+		b.v.pool.now = func() time.Time { // by the only worker
+			looked++
+			return time.Now()
+		}
+		b.v.mu.Unlock()
 		gate := make(chan struct{})
 		var all []*ported
 		for i, kind := range kinds {
 			n := i + 1
-			r := &ported{req: &req{v: b.v, steps: make(chan Cause, 1)}, port: pushed{&events, n}}
+			r := &ported{req: &req{v: b.v, steps: make(chan Cause, 1)}, port: pushed{&events, n, pushing}}
 			r.more = func(r *req) {
 				if n == 1 {
 					<-gate
@@ -55,7 +66,7 @@ func steps(t *testing.T, kinds []Hold, took func(n int) time.Duration) (events [
 		}
 		synctest.Wait()
 	})
-	return events
+	return events, looked
 }
 
 // run is the numbers from lo to hi.
@@ -81,36 +92,48 @@ func single(lo, hi int) (s []int) {
 	return s
 }
 
+func atOnce(int) time.Duration { return 0 }
+
 // Answers to writes leave in batches once some steps were short; what is owed is paid
 // before anything that may wait for storage.
 func TestOwedPushes(t *testing.T) {
 	writes := slices.Repeat([]Hold{HoldWrite}, 40)
-	atOnce := func(int) time.Duration { return 0 }
 	for _, tc := range []struct {
-		name  string
-		kinds []Hold
-		took  func(int) time.Duration
-		want  []int
+		name    string
+		kinds   []Hold
+		took    func(int) time.Duration
+		pushing time.Duration
+		want    []int
 	}{
+		{"pushes that take long are no part of a step", writes, atOnce, time.Second,
+			slices.Concat(single(1, 7), run(8, 23), minus(run(8, 23)), run(24, 39), minus(run(24, 39)), single(40, 40))},
 		// The first step waits at the gate, for no virtual time.
-		{"writes", writes, atOnce, slices.Concat(single(1, 7), run(8, 23), minus(run(8, 23)), run(24, 39), minus(run(24, 39)), single(40, 40))},
-		{"reads", slices.Repeat([]Hold{HoldRead}, 10), atOnce, single(1, 10)},
-		{"a flush among them", slices.Concat(writes[:10], []Hold{HoldNone}, writes[:2]), atOnce,
+		{"writes", writes, atOnce, 0, slices.Concat(single(1, 7), run(8, 23), minus(run(8, 23)), run(24, 39), minus(run(24, 39)), single(40, 40))},
+		{"reads", slices.Repeat([]Hold{HoldRead}, 10), atOnce, 0, single(1, 10)},
+		{"a flush among them", slices.Concat(writes[:10], []Hold{HoldNone}, writes[:2]), atOnce, 0,
 			slices.Concat(single(1, 7), run(8, 10), minus(run(8, 10)), run(11, 13), minus(run(11, 13)))},
 		{"one that takes long", writes[:20], func(n int) time.Duration {
 			if n == 10 {
 				return time.Millisecond
 			}
 			return 0
-		}, slices.Concat(single(1, 7), run(8, 10), minus(run(8, 10)), single(11, 17), run(18, 20), minus(run(18, 20)))},
-		{"not for long", writes[:14], func(int) time.Duration { return 90 * time.Microsecond },
+		}, 0, slices.Concat(single(1, 7), run(8, 10), minus(run(8, 10)), single(11, 17), run(18, 20), minus(run(18, 20)))},
+		{"not for long", writes[:14], func(int) time.Duration { return 90 * time.Microsecond }, 0,
 			slices.Concat(single(1, 7), run(8, 11), minus(run(8, 11)), run(12, 14), minus(run(12, 14)))},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			if got := steps(t, tc.kinds, tc.took); !slices.Equal(got, tc.want) {
+			if got, _ := steps(t, tc.kinds, tc.took, tc.pushing); !slices.Equal(got, tc.want) {
 				t.Errorf("steps and pushes %v\nwant %v", got, tc.want)
 			}
 		})
+	}
+}
+
+// Where a step follows another one at once, the end of that is its beginning; the clock is not read again.
+func TestClockOfSteps(t *testing.T) {
+	// Seven steps with a push behind each, then five with one end.
+	if _, looked := steps(t, slices.Repeat([]Hold{HoldWrite}, 12), atOnce, 0); looked != 7*2+1+5 {
+		t.Errorf("the clock was read %d times for 12 steps, want %d", looked, 7*2+1+5)
 	}
 }
 
@@ -137,7 +160,7 @@ func TestAnsweredTogether(t *testing.T) {
 			var block [512]byte
 			var all []*ported
 			for i := 1; i <= n; i++ {
-				r := &ported{req: &req{v: b.v, steps: make(chan Cause, 1)}, port: pushed{&events, i}}
+				r := &ported{req: &req{v: b.v, steps: make(chan Cause, 1)}, port: pushed{&events, i, 0}}
 				r.more = func(r *req) {
 					events = append(events, i)
 					if err := r.op.Written(); err != nil {
@@ -179,7 +202,7 @@ func TestAnsweredBeforeASync(t *testing.T) {
 		var block [512]byte
 		var all []*ported
 		for i := 1; i <= 11; i++ {
-			r := &ported{req: &req{v: b.v, steps: make(chan Cause, 1)}, port: pushed{&events, i}}
+			r := &ported{req: &req{v: b.v, steps: make(chan Cause, 1)}, port: pushed{&events, i, 0}}
 			r.more = func(r *req) {
 				events = append(events, i)
 				r.Step(Proceed)

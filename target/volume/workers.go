@@ -15,6 +15,7 @@ type pool struct {
 	queue  opQueue
 	n      int // workers
 	most   int // that there may be
+	now    func() time.Time
 	idle   int // of n: those that wait on work
 	woken  int // of idle: those that have been signalled, and have not looked at the queue yet
 	short  int // steps in a row that were short, see owed.go
@@ -27,7 +28,7 @@ const keepIdleWorkers = 2
 
 // init makes it one of at most so many workers under the lock mu.
 func (p *pool) init(mu *sync.Mutex, most int) {
-	p.mu, p.work.L, p.most = mu, mu, most
+	p.mu, p.work.L, p.most, p.now = mu, mu, most, time.Now
 	p.reads.init()
 }
 
@@ -322,7 +323,7 @@ func (p *pool) worker() {
 
 		began := ended
 		if began.IsZero() {
-			began = time.Now()
+			began = p.now()
 		}
 		answer := debt{port: o.req.Via()} // after Step the slot may hold another command
 		switch {
@@ -333,7 +334,7 @@ func (p *pool) worker() {
 		default:
 			o.req.Step(Proceed)
 		}
-		ended = time.Now()
+		ended = p.now()
 		owes.add(answer, ended)
 		p.mu.Lock()
 		if !p.mayOweLocked(&owes, ended, ended.Sub(began)) {
@@ -361,7 +362,7 @@ func (p *pool) readLocked(o *Op, owes *owed) {
 	} else {
 		o.req.Step(Proceed)
 	}
-	now := time.Now()
+	now := p.now()
 	owes.add(answer, now)
 	p.mu.Lock()
 	p.reads.readers--

@@ -25,6 +25,8 @@ const (
 
 	boundAsked    = result.BoundPrefix + "requests"
 	boundAskedCRC = result.BoundPrefix + "requests, CRC"
+	boundEach     = result.BoundPrefix + "requests one by one"
+	boundEachCRC  = result.BoundPrefix + "requests one by one, CRC"
 	boundHop      = result.BoundPrefix + "one process more"
 	boundTwo      = result.BoundPrefix + "two sends"
 	boundThree    = result.BoundPrefix + "three calls"

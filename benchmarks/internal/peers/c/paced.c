@@ -1,13 +1,13 @@
 /* Data at a fixed rate: what a core has left when it sends 100 KB at a time.
  *
  *   paced serve PORT MIB                          has so much memory, which it walks over
- *   paced plain|asked|crc PORT RATE MS            RATE in bytes of payload a second
+ *   paced plain|asked|crc PORT RATE MS [US]       RATE in bytes of payload a second
  *
  * "plain" is a write() of 100 KB by the server's clock, which sleeps a millisecond at a time, as
  * Go's does: who sleeps between two writes wakes up, and wakes the client up, for each of them.
  * "asked" are two FPDUs and an answer of 76 bytes for each request of 76 bytes, two requests to a
- * writev where as many have come; the client asks for what is due each 400 us, at most eight
- * requests being outstanding. "crc" sums the payload before it is sent, too. What counts is
+ * writev where as many have come; the client asks for what is due each 400 us, or each US, at most
+ * eight requests being outstanding; with 0 it asks for each when that is due, as bench does. "crc" sums the payload before it is sent, too. What counts is
  * the server's processor time. Left out: SCSI, the client's CRC, everything else. */
 #include "bound.h"
 #include "crc.h"
@@ -15,7 +15,7 @@
 
 enum { PAYLOAD = 102400, CUT = 60 << 10, REQUEST = 76, GAP = 20, LAST = 76, MESSAGE = PAYLOAD + 2 * GAP + LAST, DEPTH = 8 };
 enum { PIECES = 5, TOGETHER = 2 }; /* of an answer; answers to a call, which stay in the cache until the kernel copies them */
-enum { SLEEP = 1000000, WAKE = 400000 }; /* ns at least between two bursts of writes, of requests */
+enum { SLEEP = 1000000, WAKE = 400 }; /* ns at least between two bursts of writes, us between two of requests */
 enum { PLAIN, ASKED, CRC };
 
 static char *ram; /* what is sent */
@@ -93,8 +93,9 @@ int main(int argc, char **argv)
 	if (argc >= 4 && strcmp(argv[1], "serve") == 0)
 		serve(argv[2], atoi(argv[3]));
 	if (argc < 5 || atoll(argv[3]) <= 0)
-		return usage("paced serve PORT MIB | plain|asked|crc PORT RATE MS");
+		return usage("paced serve PORT MIB | plain|asked|crc PORT RATE MS [US]");
 	struct hello h = {atoll(argv[3]), argv[1][0] == 'p' ? PLAIN : argv[1][0] == 'a' ? ASKED : CRC};
+	int64_t rest = 1000ll * (argc > 5 ? atoi(argv[5]) : WAKE);
 	int s = connect_to(argv[2]), under = 0;
 	if (write_all(s, &h, sizeof h))
 		die("paced");
@@ -109,7 +110,7 @@ int main(int argc, char **argv)
 			if (write_all(s, requests, k * REQUEST))
 				die("paced");
 			under += k;
-			wake = t + WAKE;
+			wake = t + rest;
 			continue;
 		}
 		if (h.how != PLAIN && under < DEPTH) { /* an answer, or it is time to ask again */

@@ -38,6 +38,16 @@ func here(t *testing.T) int {
 	return int(cpu)
 }
 
+// held keeps the calling thread on the processor where it is, which is all that it is allowed then.
+func held(t *testing.T) (cpu int, one unix.CPUSet) {
+	cpu = here(t)
+	one.Set(cpu)
+	if err := unix.SchedSetaffinity(0, &one); err != nil {
+		t.Error(err)
+	}
+	return cpu, one
+}
+
 // everywhere skips a test where a thread may not run on two processors, or not on all.
 func everywhere(t *testing.T) {
 	if set := allowed(t); set.Count() < 2 || set.Count() != online() {
@@ -71,12 +81,7 @@ func TestLeave(t *testing.T) {
 func TestLeaveNotAmongSome(t *testing.T) {
 	everywhere(t)
 	onThread(func() {
-		var one unix.CPUSet
-		cpu := here(t)
-		one.Set(cpu)
-		if err := unix.SchedSetaffinity(0, &one); err != nil {
-			t.Error(err)
-		}
+		cpu, one := held(t)
 		if left, err := leave(cpu); left || err != nil {
 			t.Errorf("leave: %v, %v", left, err)
 		}
@@ -142,12 +147,7 @@ func TestMove(t *testing.T) {
 		t.Fatalf("two ends on one machine: %+v and %+v", a, other)
 	}
 	onThread(func() {
-		var one unix.CPUSet
-		cpu := here(t)
-		one.Set(cpu)
-		if err := unix.SchedSetaffinity(0, &one); err != nil {
-			t.Error(err)
-		}
+		cpu, one := held(t)
 		if _, err := peer.Write([]byte{1}); err != nil {
 			t.Error(err)
 		}

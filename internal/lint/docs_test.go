@@ -4,7 +4,9 @@ import (
 	"go/ast"
 	"os"
 	"path"
+	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -65,4 +67,115 @@ func TestStepsAreWhereTheyAreSaidToBe(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestComplianceNamesWhatIsThere: files, functions and tests that a table of docs/compliance names exist: the
+// files in a folder that the document names, or below it; the function behind a file in that file.
+func TestComplianceNamesWhatIsThere(t *testing.T) {
+	files, tests := map[string]file{}, map[string]bool{}
+	folders := map[string]bool{}
+	for _, f := range sources(t) {
+		if !f.test {
+			files[f.path] = f
+		}
+		for dir := f.pkg; dir != "."; dir = path.Dir(dir) {
+			folders[dir] = true
+		}
+		for _, d := range f.ast.Decls {
+			if fn, ok := d.(*ast.FuncDecl); ok && f.test && fn.Recv == nil {
+				tests[fn.Name.Name] = true
+			}
+		}
+	}
+	// find is the files that name means in a document that names these folders.
+	find := func(name string, named []string) (found []file) {
+		for p, f := range files {
+			for _, dir := range named {
+				if p == name || strings.HasPrefix(p, dir+"/") && strings.HasSuffix(p, "/"+name) {
+					found = append(found, f)
+					break
+				}
+			}
+		}
+		return found
+	}
+	testName := regexp.MustCompile(`\b(?:Test|Fuzz)[A-Z]\w*…?`)
+	folder := regexp.MustCompile("`([a-z0-9/]+)`")
+	place := regexp.MustCompile("(\\w[\\w/]*\\.go)(`? `?(?:\\w+\\.)?(\\w+)(\\.go)?)?")
+	link := regexp.MustCompile(`\]\([^)]*\)`) // of decisions and files elsewhere, which TestDecisions looks at
+	docs, err := filepath.Glob("../../docs/compliance/*.md")
+	if err != nil || len(docs) < 10 {
+		t.Fatalf("%d documents, %v", len(docs), err)
+	}
+	places := 0
+	for _, name := range docs {
+		doc, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var named []string
+		for _, m := range folder.FindAllStringSubmatch(string(doc), -1) {
+			if folders[m[1]] {
+				named = append(named, m[1])
+			}
+		}
+		for i, line := range strings.Split(link.ReplaceAllString(string(doc), ""), "\n") {
+			if !strings.HasPrefix(line, "|") {
+				continue
+			}
+			at := filepath.Base(name) + ":" + strconv.Itoa(i+1)
+			for _, s := range testName.FindAllString(line, -1) {
+				start, some := strings.CutSuffix(s, "…")
+				if !tests[s] && !(some && startsOne(tests, start)) {
+					t.Errorf("%s: there is no test %s", at, s)
+				}
+			}
+			for _, m := range place.FindAllStringSubmatch(line, -1) {
+				places++
+				in := find(m[1], named)
+				if len(in) == 0 {
+					t.Errorf("%s: there is no %s in the folders that the document names", at, m[1])
+				} else if m[3] != "" && m[4] == "" && !declaredIn(in, m[3]) {
+					t.Errorf("%s: %s has no %s", at, m[1], m[3])
+				}
+			}
+		}
+	}
+	if places < 200 {
+		t.Errorf("only %d places were found", places)
+	}
+}
+
+// startsOne reports whether a name begins with start.
+func startsOne(names map[string]bool, start string) bool {
+	for n := range names {
+		if strings.HasPrefix(n, start) {
+			return true
+		}
+	}
+	return false
+}
+
+// declaredIn reports whether one of the files declares name: a function, a type, a variable or a field.
+func declaredIn(files []file, name string) (found bool) {
+	for _, f := range files {
+		ast.Inspect(f.ast, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.FuncDecl:
+				found = found || n.Name.Name == name
+			case *ast.TypeSpec:
+				found = found || n.Name.Name == name
+			case *ast.ValueSpec:
+				for _, id := range n.Names {
+					found = found || id.Name == name
+				}
+			case *ast.Field:
+				for _, id := range n.Names {
+					found = found || id.Name == name
+				}
+			}
+			return !found
+		})
+	}
+	return found
 }

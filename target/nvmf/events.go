@@ -46,7 +46,7 @@ const maxNotices = 64
 //	                    ▲                            │ report
 //	                    └──── log page read ─── due again
 type events struct {
-	mu       sync.Mutex
+	mu       sync.Mutex       // guards what follows; requests are answered without it
 	requests []*request       // Asynchronous Event Requests that wait
 	due      [eventKinds]bool // has happened and waits for a request
 	told     [eventKinds]bool // was reported, and its log page has not been read
@@ -86,7 +86,7 @@ func (e *events) waiting() int {
 }
 
 // report makes an event due, if the host wants to know of it.
-func (e *events) report(c *controller, k event) {
+func (e *events) report(k event) {
 	e.mu.Lock()
 	row := &eventRows[k]
 	if row.asked != 0 && e.config&row.asked == 0 {
@@ -173,13 +173,13 @@ func (e *events) close() {
 
 // namespaceChanged reports that a namespace is another one than before: there, gone, or
 // of another size.
-func (e *events) namespaceChanged(c *controller, id uint32) {
+func (e *events) namespaceChanged(id uint32) {
 	e.mu.Lock()
 	if i, found := slices.BinarySearch(e.changed, id); !found {
 		e.changed = slices.Insert(e.changed, i, id)
 	}
 	e.mu.Unlock()
-	e.report(c, eventNamespace)
+	e.report(eventNamespace)
 }
 
 // takeChanged returns the namespaces that have changed; retain keeps them for the next
@@ -187,15 +187,16 @@ func (e *events) namespaceChanged(c *controller, id uint32) {
 func (e *events) takeChanged(retain bool) []uint32 {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	l := e.changed
-	if !retain {
-		e.changed = nil
+	if retain {
+		return slices.Clone(e.changed) // the next change may insert in front of it
 	}
+	l := e.changed
+	e.changed = nil
 	return l
 }
 
 // reservation reports what another host has done to a reservation or registration.
-func (e *events) reservation(c *controller, id uint32, k volume.EventKind) {
+func (e *events) reservation(id uint32, k volume.EventKind) {
 	n := nvme.ReservationLog{NSID: id}
 	mask := uint32(0)
 	switch k {
@@ -219,7 +220,7 @@ func (e *events) reservation(c *controller, id uint32, k volume.EventKind) {
 		e.notices = append(e.notices, n)
 	}
 	e.mu.Unlock()
-	e.report(c, eventReservation)
+	e.report(eventReservation)
 }
 
 // takeNotice returns the oldest reservation notice.
@@ -252,8 +253,8 @@ func (e *events) mask(id uint32) uint32 {
 
 // errorLog are a controller's last failed commands.
 type errorLog struct {
-	mu    sync.Mutex
-	count uint64
+	mu    sync.Mutex                    // guards what follows
+	count uint64                        // of entries so far
 	last  [errorEntries]nvme.ErrorEntry // a ring, by count
 }
 

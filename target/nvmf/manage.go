@@ -140,6 +140,6 @@ func (s *subsystem) held() []*namespace {
 // namespaceChanged tells every controller that a namespace is another one than before.
 func (s *subsystem) namespaceChanged(id uint32) {
 	for _, c := range s.all() {
-		c.events.namespaceChanged(c, id)
+		c.events.namespaceChanged(id)
 	}
 }

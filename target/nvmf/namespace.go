@@ -105,7 +105,7 @@ func (n *namespace) Notify(e volume.Event) {
 		n.sub.anaChanges.Add(1)
 		for _, c := range n.sub.all() {
 			if c.group == e.Group {
-				c.events.report(c, eventANA)
+				c.events.report(eventANA)
 			}
 		}
 	case volume.RewriteEnded:
@@ -115,7 +115,7 @@ func (n *namespace) Notify(e volume.Event) {
 	case volume.ReservationReleased, volume.ReservationPreempted, volume.RegistrationPreempted:
 		for _, c := range n.sub.all() {
 			if e.Who == nil || e.Who(&c.client) {
-				c.events.reservation(c, n.id, e.Kind)
+				c.events.reservation(n.id, e.Kind)
 			}
 		}
 	}

@@ -138,7 +138,7 @@ func (s *subsystem) all() []*controller {
 // tell reports an event to every controller.
 func (s *subsystem) tell(e event) {
 	for _, c := range s.all() {
-		c.events.report(c, e)
+		c.events.report(e)
 	}
 }
 

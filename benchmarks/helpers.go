@@ -22,7 +22,7 @@ func helpers() []*cobra.Command {
 	var vo verbs.Options
 	var qps int
 	verbsClient := &cobra.Command{Use: "verbs-client", Hidden: true, Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
-		r, err := verbs.RunMany(cmd.Context(), addr, vo, max(qps, 1))
+		r, err := verbs.Run(cmd.Context(), addr, vo, max(qps, 1))
 		if err != nil {
 			return err
 		}

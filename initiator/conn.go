@@ -75,15 +75,13 @@ type conn struct {
 	wait         time.Duration
 }
 
-// setState is the only place where the state changes; false says that nothing has, because
-// the table does not have it. The caller holds s.mu, or is the login.
-func (c *conn) setState(to connState) bool {
+// setState is the only place where the state changes. The caller holds s.mu, or is the login.
+func (c *conn) setState(to connState) {
 	if !nextConn.legal(c.state, to) {
 		c.s.illegal("connection", c.state, to)
-		return false
+		return
 	}
 	c.state = to
-	return true
 }
 
 // works reports whether PDUs still come and go. The caller holds s.mu.

@@ -138,14 +138,14 @@ func (s *Stats) writeDir(w io.Writer, d dir) {
 
 // writeMoments prints a slat/clat/lat line in the unit that fio would choose.
 func writeMoments(w io.Writer, name string, m *Moments) {
-	div, unit := latencyUnit(m.Min, m.Max, m.Mean, m.Stddev())
+	div, unit := latencyUnit(m.Min, m.Max, m.Stddev())
 	fmt.Fprintf(w, "    %s (%s): min=%s, max=%s, avg=%5.2f, stdev=%5.2f\n", name, unit,
 		num2str(float64(m.Min/int64(div)), 6, 1000, ""), num2str(float64(m.Max/int64(div)), 6, 1000, ""), m.Mean/div, m.Stddev()/div)
 }
 
 // latencyUnit chooses nsec, usec or msec as fio does: the largest in which the
 // line keeps its meaning.
-func latencyUnit(lo, hi int64, mean, dev float64) (div float64, unit string) {
+func latencyUnit(lo, hi int64, dev float64) (div float64, unit string) {
 	switch {
 	case float64(lo) > 2_000_000 && float64(hi) > 99_999_000 && dev > 1_000_000:
 		return 1e6, "msec"

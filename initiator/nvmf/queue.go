@@ -81,13 +81,11 @@ func (l *waitList) push(r *request) {
 	l.n++
 }
 
-// remove takes r out; false: it is not there.
-func (l *waitList) remove(r *request) bool {
-	if !l.Remove(&r.node) {
-		return false
+// remove takes r out, if it is there.
+func (l *waitList) remove(r *request) {
+	if l.Remove(&r.node) {
+		l.n--
 	}
-	l.n--
-	return true
 }
 
 // requests is a chain of requests, linked by next, that is taken whole.

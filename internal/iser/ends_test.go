@@ -46,7 +46,7 @@ func full(t *testing.T, ci, ct ConnConfig, iu, gu iscsi.Upper) (i, g *Conn) {
 // counting counts what comes up.
 type counting struct {
 	*datamovertest.Recorder
-	pdus, after atomic.Int64
+	pdus atomic.Int64
 }
 
 func (c *counting) ControlNotify(p *iscsi.PDU) { p.Release(); c.pdus.Add(1) }

@@ -34,9 +34,6 @@ func (c *CapsuleCmd) SetHeader(d Digests, data uint32, align int) {
 //	 +--------+--------+--------+--------+
 type CapsuleResp [CapsuleRespLen]byte
 
-// CH returns the common header, inside the capsule.
-func (c *CapsuleResp) CH() *CH { return (*CH)(c[:]) }
-
 // CQE returns the completion, inside the capsule.
 func (c *CapsuleResp) CQE() *nvme.CQE { return (*nvme.CQE)(c[CHLen:]) }
 

@@ -16,10 +16,9 @@ type get struct {
 	n     uint32
 	got   uint32
 	segs  [][]byte
-	one   [1][]byte // the vector of a command whose memory is one piece
-	fault bool      // the memory cannot be written; the rest is dropped
-	bad   bool      // a data digest was wrong
-	stale bool      // cancelled: what comes is dropped, and counted so that the tag can be used again
+	fault bool // the memory cannot be written; the rest is dropped
+	bad   bool // a data digest was wrong
+	stale bool // cancelled: what comes is dropped, and counted so that the tag can be used again
 }
 
 func (g *get) view(off, n uint32) segs.View { return segs.Of(g.segs, int(off), int(n)) }

@@ -172,7 +172,7 @@ func (r *rping) ping(ctx context.Context, dev *rdma.Device, p *rdma.ConnParams) 
 			if err := e.qp.PostSend(rdma.SendWR{Op: rdma.OpSend, Flags: rdma.FlagInline, SGL: e.sgl(m)}); err != nil {
 				return err
 			}
-			if err := rpingRecv(ctx, e, msg); err != nil {
+			if err := rpingRecv(ctx, e); err != nil {
 				return fmt.Errorf("rping: ping %d: %w", n, err)
 			}
 			if err := e.qp.PostRecv(rdma.RecvWR{SGL: e.sgl(msg)}); err != nil {
@@ -206,8 +206,8 @@ func rpingText(b []byte, n int) {
 	b[len(b)-1] = 0
 }
 
-// rpingRecv waits for the peer's next message, which is in msg then.
-func rpingRecv(ctx context.Context, e *endpoint, msg []byte) error {
+// rpingRecv waits for the peer's next message, which is in the buffer that was posted for it.
+func rpingRecv(ctx context.Context, e *endpoint) error {
 	for {
 		wc, err := e.next(ctx)
 		if err != nil {
@@ -341,7 +341,7 @@ func (r *rping) serveOne(ctx context.Context, dev *rdma.Device, req *rdma.ConnRe
 
 // rpingWhere waits for a message that says where memory of the client is.
 func rpingWhere(ctx context.Context, e *endpoint, msg []byte, post func() error) (rdma.RemoteAddr, int, error) {
-	if err := rpingRecv(ctx, e, msg); err != nil {
+	if err := rpingRecv(ctx, e); err != nil {
 		return rdma.RemoteAddr{}, 0, err
 	}
 	at := rdma.RemoteAddr{TO: binary.BigEndian.Uint64(msg), STag: binary.BigEndian.Uint32(msg[8:])}

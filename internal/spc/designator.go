@@ -1,9 +1,6 @@
 package spc
 
-import (
-	"encoding/binary"
-	"fmt"
-)
+import "fmt"
 
 // Designator is one entry of VPD page 83h (SPC-4 §7.8.6), also used in target
 // descriptors of EXTENDED COPY:
@@ -78,13 +75,4 @@ func NameString(s string) []byte {
 		b = append(b, 0)
 	}
 	return b
-}
-
-// NAA6 returns an IEEE registered extended designator (NAA 6h): 16 bytes whose
-// first nibble is 6, then a 24-bit company id and 100 bits of seed.
-func NAA6(company uint32, seed [13]byte) [16]byte {
-	var id [16]byte
-	binary.BigEndian.PutUint32(id[:], 6<<28|company&0xFFFFFF<<4|uint32(seed[0]&0xF))
-	copy(id[4:], seed[1:])
-	return id
 }

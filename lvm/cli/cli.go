@@ -243,9 +243,8 @@ func (a *app) config() lvm.Config {
 	return c
 }
 
-// paths are the devices to look at, extra ones given as arguments first.
-func (a *app) paths(extra ...string) ([]string, error) {
-	var out []string
+// paths are the devices to look at.
+func (a *app) paths() (out []string) {
 	add := func(p string) {
 		if abs, err := filepath.Abs(p); err == nil {
 			p = abs
@@ -253,9 +252,6 @@ func (a *app) paths(extra ...string) ([]string, error) {
 		if !slices.Contains(out, p) {
 			out = append(out, p)
 		}
-	}
-	for _, p := range extra {
-		add(p)
 	}
 	for _, p := range a.devices {
 		add(p)
@@ -265,24 +261,20 @@ func (a *app) paths(extra ...string) ([]string, error) {
 			add(p)
 		}
 	}
-	return out, nil
+	return out
 }
 
 // scan reads labels and metadata of all devices, without opening them for
 // writing. Devices that cannot be read are passed over, as long as others can.
-func (a *app) scan(extra ...string) (*vg.Scan, error) {
+func (a *app) scan() (*vg.Scan, error) {
 	if a.env.Manager != nil {
 		return a.scanLive()
 	}
-	paths, err := a.paths(extra...)
-	if err != nil {
-		return nil, err
-	}
 	var ds []*vg.Disk
-	for _, p := range paths {
+	for _, p := range a.paths() {
 		d, err := a.reader(p)
 		if err != nil {
-			if slices.Contains(extra, p) || len(a.devices) > 0 {
+			if len(a.devices) > 0 {
 				return nil, err
 			}
 			continue

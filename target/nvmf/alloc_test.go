@@ -15,13 +15,12 @@ import (
 // bareQueue is an I/O queue of a host that allocates nothing itself: it has one command
 // at a time, whose PDUs are made before.
 type bareQueue struct {
-	t     testing.TB
-	nc    net.Conn
-	in    []byte
-	h2c   nvmetcp.Data
-	cqe   [nvmetcp.CapsuleRespLen]byte
-	hold  [nvmetcp.DataLen]byte
-	other uint16
+	t    testing.TB
+	nc   net.Conn
+	in   []byte
+	h2c  nvmetcp.Data
+	cqe  [nvmetcp.CapsuleRespLen]byte
+	hold [nvmetcp.DataLen]byte
 }
 
 // bare connects I/O queue 1 of a host's controller.

@@ -41,7 +41,7 @@ func invalid(inData bool, at uint16, why string) *refusal {
 // decide goes on when the data is there.
 func (r connectRequest) decide() {
 	d, err := nvme.ParseConnectData(r.params)
-	no := r.refuses(&d, err)
+	no := r.refuses(err)
 	if no == nil {
 		no = r.q.refusesChannel(&d)
 	}
@@ -64,8 +64,8 @@ func (r connectRequest) decide() {
 	r.end(nvme.Success)
 }
 
-// refuses checks what does not depend on the kind of queue.
-func (r connectRequest) refuses(d *nvme.ConnectData, err error) *refusal {
+// refuses checks what does not depend on the kind of queue; err is what is wrong with the data.
+func (r connectRequest) refuses(err error) *refusal {
 	c := r.sqe().Connect()
 	var name *nvme.NameError
 	switch {

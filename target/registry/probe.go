@@ -38,7 +38,7 @@ func Probe(v config.Volume, held func(config.Volume) bool) (all []string, err er
 func probeStore(v config.Volume) (all []string, err error) {
 	have, err := storeSize(v)
 	if errors.Is(err, fs.ErrNotExist) && v.Type == config.VolumeFile && v.Create {
-		return nil, creatable(v.Path, v.Size)
+		return nil, creatable(v.Path)
 	}
 	p := v
 	// Opened for writing it would get another time of change.
@@ -70,8 +70,8 @@ func probeStore(v config.Volume) (all []string, err error) {
 	return remarks(v, have, served), writable(v)
 }
 
-// creatable reports what keeps serve from making a file of n bytes.
-func creatable(path string, n config.Size) error {
+// creatable reports what keeps serve from making a file.
+func creatable(path string) error {
 	dir := filepath.Dir(path)
 	if err := syscall.Access(dir, 3 /* W_OK|X_OK */); err != nil {
 		return fmt.Errorf("%s cannot be created: %w", path, &fs.PathError{Op: "access", Path: dir, Err: err})
@@ -130,7 +130,7 @@ func probeLVM(v config.Volume) (all []string, err error) {
 		f, err := os.Open(path)
 		if errors.Is(err, fs.ErrNotExist) && v.Create {
 			missing++
-			if err := creatable(path, 0); err != nil {
+			if err := creatable(path); err != nil {
 				return nil, err
 			}
 			continue

@@ -36,11 +36,6 @@ type client struct {
 	trips  []int64
 }
 
-// Run performs one test against a server at addr.
-func Run(ctx context.Context, addr string, o Options) (*Result, error) {
-	return run(ctx, addr, o, func() (start, error) { return now(), nil })
-}
-
 // start is when messages begin, and what the process has used by then.
 type start struct {
 	at  time.Time
@@ -49,7 +44,8 @@ type start struct {
 
 func now() start { return start{time.Now(), cpuTime()} }
 
-// run is Run that waits for begin once it is connected.
+// run performs one test over one queue pair. Its messages begin when begin, which is called
+// once it is connected, returns.
 func run(ctx context.Context, addr string, o Options, begin func() (start, error)) (*Result, error) {
 	c := &client{o: o, done: make(chan struct{})}
 	switch o.Op {
@@ -115,9 +111,9 @@ func run(ctx context.Context, addr string, o Options, begin func() (start, error
 	return r, nil
 }
 
-// RunMany is Run over n queue pairs at once, each with a connection, messages and memory of its
-// own; n > 0. They begin when all are connected.
-func RunMany(ctx context.Context, addr string, o Options, n int) (*Result, error) {
+// Run performs one test against a server at addr, over n > 0 queue pairs at once, each with a
+// connection, messages and memory of its own. They begin when all are connected.
+func Run(ctx context.Context, addr string, o Options, n int) (*Result, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	type outcome struct {

@@ -40,7 +40,7 @@ func everyTest(t *testing.T, addr string, roce bool) {
 		if o.Op[:4] != "ping" {
 			n = 3
 		}
-		r, err := RunMany(c, addr, o, n)
+		r, err := Run(c, addr, o, n)
 		stop()
 		if err != nil {
 			t.Errorf("%+v: %v", o, err)

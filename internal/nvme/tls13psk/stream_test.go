@@ -41,12 +41,12 @@ func TestStream(t *testing.T) {
 // A stream that is cut, or changed, is an error, and the peer learns of the change.
 func TestStreamBreaks(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
-	a, b, client, _ := ends(t, sockio.Options{})
+	_, b, client, _ := ends(t, sockio.Options{})
 	client.Conn.Close()
 	if _, err := layertest.ReadAll(b, r); !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Errorf("cut: %v", err)
 	}
-	a, b, client, _ = ends(t, sockio.Options{})
+	a, b, client, _ := ends(t, sockio.Options{})
 	client.mu.Lock()
 	client.appendLocked(typeData, []byte("x"))
 	client.wbuf[7] ^= 1

@@ -46,7 +46,7 @@ const (
 )
 
 type shard struct {
-	mu    sync.Mutex // several shards are locked in ascending order
+	mu    sync.Mutex // guards spans; several shards are locked in ascending order
 	spans []span
 	_     [32]byte // keeps neighbours off one cache line
 }

@@ -5,7 +5,7 @@ import "sync"
 // ResizeHooks is the list of functions to call after a resize. The zero value
 // is ready; devices embed it to implement OnResize.
 type ResizeHooks struct {
-	mu    sync.Mutex
+	mu    sync.Mutex // guards what follows; not held while a function is called
 	next  int
 	hooks map[int]func(Info)
 }

@@ -31,7 +31,7 @@ type LUN struct {
 
 	closed atomic.Bool
 	hooks  blockdev.ResizeHooks
-	mu     sync.Mutex // serialises changes of geo and epoch; taken before no other lock
+	mu     sync.Mutex // guards changes of geo and epoch, which are read without it; a leaf
 }
 
 // calls are the synchronous ones.

@@ -100,7 +100,7 @@ type Group struct {
 	name  string // with which it was opened
 	disks *Disks
 
-	mu    sync.Mutex
+	mu    sync.Mutex // guards what follows, up to opened
 	md    *metadata  // the text, and how it is committed
 	act   *activeSet // volumes in use
 	pools *thinPools

@@ -70,7 +70,7 @@ type giving struct {
 
 	patience atomic.Int64 // ns, upgradeRequest.Patience of the one that is under way
 
-	writing sync.Mutex // held while another process may write the record
+	writing sync.Mutex // guards the record's file: held while another process may write it
 	others  *handover.Succession[Upgraded]
 	wg      sync.WaitGroup
 }

@@ -7,9 +7,9 @@ import "sync"
 // part of all weights. One that is ahead waits until the others have caught up, or
 // looks again after flow_sleep.
 type flow struct {
-	mu      sync.Mutex
-	issued  int64 // by all members, and one
-	weight  int64 // of all members
+	mu      sync.Mutex // guards what follows, and in each clone inFlow, queued and flowIssued
+	issued  int64      // by all members, and one
+	weight  int64      // of all members
 	waiting []*clone
 }
 
@@ -59,7 +59,7 @@ func (f *flow) admit(c *clone) bool {
 	}
 	f.issued++
 	c.flowIssued++
-	f.wake() // unlocks
+	f.wakeAndUnlock()
 	return true
 }
 
@@ -74,12 +74,12 @@ func (f *flow) leave(c *clone) {
 	f.issued -= c.flowIssued
 	f.weight -= int64(c.job.Flow)
 	c.flowIssued = 0
-	f.wake() // unlocks
+	f.wakeAndUnlock()
 }
 
-// wake resumes those that are not ahead any more. It is called with f.mu held and
-// gives it back.
-func (f *flow) wake() {
+// wakeAndUnlock resumes those that are not ahead any more, without f.mu, which the caller
+// holds and which is free afterwards.
+func (f *flow) wakeAndUnlock() {
 	for i := 0; i < len(f.waiting); {
 		c := f.waiting[i]
 		if f.ahead(c) {

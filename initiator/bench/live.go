@@ -18,7 +18,7 @@ type liveView struct {
 	screen *terminal.Screen
 	viewer viewer
 
-	mu     sync.Mutex
+	mu     sync.Mutex // guards what follows
 	closed bool
 	events [][]byte // lines
 }

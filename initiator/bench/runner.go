@@ -53,7 +53,7 @@ func (c *clone) begin() {
 	c.started.Store(true)
 	c.mu.Lock()
 	c.pushAllLocked()
-	c.run() // unlocks
+	c.runAndUnlock()
 }
 
 // stop lets requests in flight finish and issues no more.
@@ -82,7 +82,7 @@ func slotDone(r *blockio.Request) {
 	s.end = c.now()
 	c.mu.Lock()
 	c.ready.push(s)
-	c.run()
+	c.runAndUnlock()
 }
 
 // step accounts a slot's finished operation, if it has one, and starts the

@@ -12,7 +12,7 @@ func (c *clone) results() *Stats {
 	s := &slot{c: c, ask: make(chan *Stats, 1)}
 	c.mu.Lock()
 	c.ready.push(s)
-	c.run() // unlocks
+	c.runAndUnlock()
 	return <-s.ask
 }
 

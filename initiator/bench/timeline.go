@@ -15,8 +15,8 @@ const (
 type timeline struct {
 	started time.Time
 
-	mu    sync.Mutex
-	per   int // tickLengths that a tick stands for
+	mu    sync.Mutex // guards what follows
+	per   int        // tickLengths that a tick stands for
 	ticks []*tick
 	end   time.Duration // of the last operation
 }

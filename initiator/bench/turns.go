@@ -32,9 +32,9 @@ func (t *turns) pushAllLocked() {
 	}
 }
 
-// run makes the caller the runner unless there is one. It is called with t.mu
-// held and gives it back.
-func (t *turns) run() {
+// runAndUnlock makes the caller the runner unless there is one. It is called with t.mu held,
+// which is free while a slot takes its step, and afterwards.
+func (t *turns) runAndUnlock() {
 	if t.running {
 		t.mu.Unlock()
 		return
@@ -93,7 +93,7 @@ func (t *turns) wake() {
 	}
 	t.parked = keep
 	t.armLocked()
-	t.run()
+	t.runAndUnlock()
 }
 
 // resume hands the slots that wait for the clone's flow to the runner, or lets the
@@ -112,7 +112,7 @@ func (t *turns) resume() {
 	}
 	t.parked = keep
 	t.resumed = t.resumed || !found
-	t.run()
+	t.runAndUnlock()
 }
 
 // gate parks a slot until resume is called, or takes a call that has come already.

@@ -33,7 +33,7 @@ type Namespace struct {
 	// zeroless: the controller refuses Write Zeroes for this namespace.
 	zeroless atomic.Bool
 
-	mu sync.Mutex // serialises changes of epoch; taken before no other lock
+	mu sync.Mutex // guards changes of epoch, which is read without it; a leaf
 }
 
 // calls are the synchronous ones.

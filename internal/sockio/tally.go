@@ -10,9 +10,9 @@ import (
 // Tally adds up what TCP tells of connections, those that have ended included. Its zero value
 // is empty. Nothing is counted while they carry data: the kernel does.
 type Tally struct {
-	mu   sync.Mutex
+	mu   sync.Mutex // guards what follows
 	live map[*Conn]struct{}
-	past uint64
+	past uint64 // of connections that have been closed
 }
 
 // Retransmits asks the kernel how many segments the connections have sent again: one system

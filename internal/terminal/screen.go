@@ -26,7 +26,7 @@ type Screen struct {
 	quit     chan struct{}
 	idle     chan struct{} // closed when the goroutine has ended
 
-	mu     sync.Mutex
+	mu     sync.Mutex // guards what follows, and is held while a frame is drawn and written
 	closed bool
 	draw   func(columns int) []byte // what is shown
 }

@@ -46,7 +46,7 @@ func (a *alarms) levels(data, meta *spaceMap) {
 // watchers have those who want to know how full the pool is. They have a lock
 // of their own: they are called without the pool's.
 type watchers struct {
-	mu    sync.Mutex
+	mu    sync.Mutex // guards subs and next
 	subs  map[int]func()
 	next  int
 	calls sync.WaitGroup

@@ -30,7 +30,7 @@ type volumes struct {
 	store func(config.Volume) (blockdev.Device, error) // opens one
 	log   *zap.Logger
 
-	mu     sync.Mutex
+	mu     sync.Mutex // guards what follows; never held while storage is asked for something
 	byName map[string]*openVolume
 	// wanted are the volumes that a reload is going to serve: one that changes its
 	// place stays open meanwhile, and if it is in memory keeps its content.

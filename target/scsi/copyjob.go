@@ -36,7 +36,7 @@ type copyResult struct {
 // copyResults remembers the copies of a logical unit, the oldest forgotten first.
 type copyResults struct {
 	room chan struct{} // holds a token for each copy that runs
-	mu   sync.Mutex
+	mu   sync.Mutex    // guards all
 	all  []*copyResult
 
 	background atomic.Int32 // copies that go on behind their status

@@ -16,7 +16,7 @@ type modes struct {
 	tas    atomic.Bool // TASK ABORTED status for tasks that another initiator aborted
 	qerr   atomic.Uint32
 
-	mu sync.Mutex // serialises changes, held across saving
+	mu sync.Mutex // guards changes, and is held while they are saved
 
 	vol   *volume.Volume
 	saved atomic.Pointer[modeValues] // what a reset returns to

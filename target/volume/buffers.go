@@ -11,9 +11,9 @@ var BufferSizes = [...]int{4 << 10, 64 << 10, 1 << 20}
 
 // Buffers lends buffers and counts what is out. The zero value is ready.
 type Buffers struct {
-	mu   sync.Mutex
+	mu   sync.Mutex // guards what follows
 	free [len(BufferSizes)][][]byte
-	out  int
+	out  int // buffers that are lent
 }
 
 // keepPerClass bounds the memory that an idle pool holds: 32 buffers a class,

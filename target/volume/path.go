@@ -56,7 +56,7 @@ type path struct {
 // paths is the part of a volume that knows the groups of which something has been said.
 type paths struct {
 	announce func(Event)
-	pathMu   sync.Mutex             // held while known changes
+	pathMu   sync.Mutex             // guards changes of known, which is read without it
 	known    atomic.Pointer[[]path] // copy on write
 }
 

@@ -34,9 +34,9 @@ type Rewriter struct {
 	vol    *Volume
 	ending // the volume is going away; begun anew by each Activate, while no rewrite runs
 
-	mu        sync.Mutex
-	now       Rewrite // runs or has failed, as the gates tell
-	done      uint64  // of total: blocks times passes
+	mu        sync.Mutex // guards what follows
+	now       Rewrite    // runs or has failed, as the gates tell
+	done      uint64     // of total: blocks times passes
 	total     uint64
 	sanitized *Rewrite // the last sanitize that has ended well; nil: there has been none
 }

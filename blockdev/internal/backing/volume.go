@@ -82,9 +82,10 @@ type Volume struct {
 	hooks    blockdev.ResizeHooks
 	notRAM   func() // takes mem out of what is known to be RAM
 
-	// resizeMu serialises resizes and Close. opMu is held shared by what uses
-	// the descriptor without a lent range, and exclusively by Close, so that
-	// nothing reads or writes a descriptor number that has been reused.
+	// resizeMu guards the length of the store: it serialises resizes and Close.
+	// opMu guards the descriptor: it is held shared by what uses it without a
+	// lent range, and exclusively by Close, so that nothing reads or writes a
+	// descriptor number that has been reused.
 	// Order: resizeMu, opMu, ranges; nothing is waited for under opMu for
 	// longer than storage takes or the patience lasts.
 	resizeMu sync.Mutex

@@ -51,9 +51,9 @@ const lockPause = 20 * time.Millisecond
 type Store struct {
 	dir, group, node string
 
-	mu   sync.Mutex
-	lock *os.File // held; nil: this node is not the owner
-	mine Record   // if lock
+	mu   sync.Mutex // guards what follows; held across work on the files, Claim's wait included
+	lock *os.File   // held; nil: this node is not the owner
+	mine Record     // if lock
 }
 
 // New makes the store of a group for a node. Nothing is touched yet: on a node that stands

@@ -275,6 +275,23 @@ func (j *Journal) holds(data []byte, off int64) bool {
 	return err == nil && bytes.Equal(now, data)
 }
 
+// entryIn returns the entry of a file that begins with journalMagic; no data: it is torn, so that the
+// volume was not touched.
+func entryIn(b []byte) (off int64, data []byte) {
+	if len(b) < journalHeader {
+		return 0, nil
+	}
+	n := binary.BigEndian.Uint64(b[24:])
+	if n > uint64(len(b)-journalHeader) || n > MaxAtomicBytes {
+		return 0, nil
+	}
+	data = b[journalHeader:][:n]
+	if journalSum(b, data) != binary.BigEndian.Uint32(b[32:]) {
+		return 0, nil
+	}
+	return int64(binary.BigEndian.Uint64(b[16:])), data
+}
+
 // undo puts back what an interrupted atomic write had put aside.
 func (j *Journal) undo() error {
 	if !j.vol.state.keeps() || j.vol.dev == nil {
@@ -288,28 +305,21 @@ func (j *Journal) undo() error {
 	if err != nil {
 		return err
 	}
-	if len(b) < journalHeader || string(b[:16]) != journalMagic {
-		return nil // cleared, or torn before it was whole: the volume was not touched
+	if !bytes.HasPrefix(b, []byte(journalMagic)) {
+		return nil // cleared, or never used
 	}
-	off, n := binary.BigEndian.Uint64(b[16:]), binary.BigEndian.Uint64(b[24:])
-	if n > uint64(len(b)-journalHeader) || n > MaxAtomicBytes {
-		return nil
-	}
-	data := b[journalHeader:][:n]
-	if journalSum(b, data) != binary.BigEndian.Uint32(b[32:]) {
-		return nil
-	}
-	if !j.vol.state.isDone(binary.BigEndian.Uint32(b[32:])) {
-		if j.vol.tie.isStale() && !j.holds(data, int64(off)) {
+	if off, data := entryIn(b); data != nil && !j.vol.state.isDone(binary.BigEndian.Uint32(b[32:])) {
+		if j.vol.tie.isStale() && !j.holds(data, off) {
 			return j.vol.tie.staleError("what an interrupted WRITE ATOMIC has to put back", j.name, "remove that file")
 		}
-		if _, err := j.vol.dev.WriteAt(data, int64(off)); err != nil {
+		if _, err := j.vol.dev.WriteAt(data, off); err != nil {
 			return fmt.Errorf("putting back what an interrupted WRITE ATOMIC has left (%s): %w", j.name, err)
 		}
 		if err := j.vol.dev.Flush(); err != nil {
 			return fmt.Errorf("putting back what an interrupted WRITE ATOMIC has left (%s): %w", j.name, err)
 		}
 	}
+	// One that is torn goes, too: the data of a later entry could make it whole.
 	// Cleared, not removed: an entry that came back with the power would undo what
 	// has been written since.
 	j.mu.Lock()

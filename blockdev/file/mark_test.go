@@ -2,6 +2,7 @@ package file
 
 import (
 	"errors"
+	"os/exec"
 	"path/filepath"
 	"testing"
 
@@ -58,5 +59,22 @@ func TestMark(t *testing.T) {
 	}
 	if err := d.SetMark(kind, "x"); !errors.Is(err, blockdev.ErrClosed) {
 		t.Error(err)
+	}
+}
+
+// TestUnmarkInAShell: the command is good in a shell whatever the path is.
+func TestUnmarkInAShell(t *testing.T) {
+	for _, name := range []string{"v.img", "disk of b; rm -r $HOME", "it's", "*", "-x", "grün"} {
+		path := filepath.Join(t.TempDir(), name)
+		d, err := Open(Config{Path: path, Size: 1 << 20})
+		if err != nil {
+			t.Fatal(err)
+		}
+		command := d.Unmark(blockdev.MarkState)
+		words, err := exec.Command("sh", "-c", "set -- "+command+`; printf '%s|' "$@"`).Output()
+		if want := "setfattr|-x|user.softiser.state|" + d.Info().ID + "|"; err != nil || string(words) != want {
+			t.Errorf("%s: %q, %v; want %q", command, words, err, want)
+		}
+		d.Close()
 	}
 }

@@ -44,6 +44,7 @@ func (s *memoryStore) Peek(name string) ([]byte, error) {
 func (s *memoryStore) Save(name string, b []byte) error { s.records[name] = b; return nil }
 func (s *memoryStore) Remove(name string) error         { delete(s.records, name); return nil }
 func (s *memoryStore) Dir() string                      { return s.dir }
+func (s *memoryStore) Check() error                     { return nil }
 func (s *memoryStore) Shared() bool                     { return true }
 
 // movingRig is a rig whose unit moves between nodes, and is active.

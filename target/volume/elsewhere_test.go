@@ -1,11 +1,17 @@
 package volume
 
 import (
+	"bytes"
 	"context"
+	"errors"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"softiser/blockdev"
 	"softiser/blockdev/lazy"
+	"softiser/blockdev/mem"
+	"softiser/target/internal/ownership"
 )
 
 // sharedDir is a folder that two nodes reach.
@@ -141,4 +147,78 @@ func TestRefusedElsewhere(t *testing.T) {
 		return ports
 	}
 	want(b.v.Register(client("many", 2), &Register{NewKey: 1, Ports: all}), ErrTooMany)
+}
+
+// fencedDisk is one node's way to a disk that others reach as well.
+type fencedDisk struct {
+	*mem.Device
+	fenced bool
+}
+
+var errFenced = errors.New("reservation conflict")
+
+func (d *fencedDisk) WriteAt(p []byte, off int64) (int, error) {
+	if d.fenced {
+		return 0, errFenced
+	}
+	return d.Device.WriteAt(p, off)
+}
+
+func (d *fencedDisk) FlushRange(off, n int64) error {
+	if d.fenced {
+		return errFenced
+	}
+	return d.Device.FlushRange(off, n)
+}
+
+// A node that was taken for dead, and wakes within an atomic write, leaves nothing in the journal that
+// the volume has now on another node: what that one acknowledges would be undone.
+func TestOldOwnersJournal(t *testing.T) {
+	disk, err := mem.Open(mem.Config{Size: 1 << 20, Name: "one"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer disk.Close()
+	dir := t.TempDir()
+	old, store := ownership.New(dir, "g", "a"), ownership.New(dir, "g", "b")
+	ctx := context.Background()
+	claim := func(s *ownership.Store) {
+		t.Helper()
+		if _, err := s.Claim(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	claim(old)
+	way := &fencedDisk{Device: disk}
+	a, b := newNode(t, old), newNode(t, store)
+	a.take(way)
+	if _, err := a.v.Journal.Write(fill(4096, 1), 0, ctx); err != nil {
+		t.Fatal(err)
+	}
+	// What a file server does that takes a client for dead: the lock is another one's.
+	if err := os.Remove(filepath.Join(dir, "g.lock")); err != nil {
+		t.Fatal(err)
+	}
+	claim(store)
+	defer store.Yield() //nolint:errcheck // the folder goes with the test
+	way.fenced = true
+	b.take(disk)
+
+	if err := a.v.Journal.wipe(); !errors.Is(err, ownership.ErrLost) {
+		t.Errorf("a sanitize of the old owner: %v, want ErrLost", err)
+	}
+	if _, err := a.v.Journal.Write(fill(4096, 2), 0, ctx); !errors.Is(err, ownership.ErrLost) {
+		t.Errorf("an atomic write of the old owner: %v, want ErrLost", err)
+	}
+	now := fill(4096, 3)
+	if err := b.v.WriteAt(now, 0, ctx); err != nil {
+		t.Fatal(err)
+	}
+	b.give()
+	c := newNode(t, store)
+	c.take(disk)
+	got := make([]byte, len(now))
+	if _, err := disk.ReadAt(got, 0); err != nil || !bytes.Equal(got, now) {
+		t.Errorf("what the new owner has acknowledged was undone: %x, %v", got[:8], err)
+	}
 }

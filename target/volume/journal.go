@@ -203,10 +203,10 @@ func (j *Journal) put(old []byte, off int64) (begun bool, err error) {
 	if err := j.vol.state.notDone(); err != nil { // this entry may have the checksum of the one that was noted as done
 		return false, err
 	}
-	if _, err := j.file.WriteAt(old, journalHeader); err != nil {
+	if err := j.writeAt(old, journalHeader); err != nil {
 		return false, err
 	}
-	if _, err := j.file.WriteAt(head[:], 0); err != nil {
+	if err := j.writeAt(head[:], 0); err != nil {
 		return true, err
 	}
 	return true, j.file.Sync()
@@ -214,10 +214,21 @@ func (j *Journal) put(old []byte, off int64) (begun bool, err error) {
 
 // clear forgets the entry, durably. Preconditions: mu is held, the file is open.
 func (j *Journal) clear() error {
-	if _, err := j.file.WriteAt(make([]byte, journalHeader), 0); err != nil {
+	if err := j.writeAt(make([]byte, journalHeader), 0); err != nil {
 		return err
 	}
 	return j.file.Sync()
+}
+
+// writeAt writes to the file, which is another node's when that has taken the volume over. This one may
+// have been taken for dead: an entry that it leaves would undo what the other one has written since.
+// Preconditions: mu is held, the file is open.
+func (j *Journal) writeAt(p []byte, off int64) error {
+	if err := j.vol.state.store.Check(); err != nil {
+		return err
+	}
+	_, err := j.file.WriteAt(p, off)
+	return err
 }
 
 // wipe overwrites all of the file, durably: what a rewrite removes from the volume
@@ -239,7 +250,7 @@ func (j *Journal) wipe() error {
 		}
 		j.file = f
 	}
-	if _, err := j.file.WriteAt(make([]byte, info.Size()), 0); err != nil {
+	if err := j.writeAt(make([]byte, info.Size()), 0); err != nil {
 		return err
 	}
 	if err := j.file.Sync(); err != nil {

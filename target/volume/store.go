@@ -24,6 +24,8 @@ type Store interface {
 	Remove(name string) error
 	// Dir is the folder for what is written in place, the undo journal.
 	Dir() string
+	// Check tells why this node may not write there now; nil: it may.
+	Check() error
 	// Shared reports whether another node may go on with the volume at any time: then
 	// everything is saved that a client has been told.
 	Shared() bool
@@ -57,6 +59,9 @@ func (d dirStore) Remove(name string) error {
 
 // Dir implements Store.
 func (d dirStore) Dir() string { return string(d) }
+
+// Check implements Store.
+func (d dirStore) Check() error { return nil }
 
 // Shared implements Store.
 func (d dirStore) Shared() bool { return false }

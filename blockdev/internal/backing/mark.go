@@ -3,6 +3,7 @@ package backing
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -61,7 +62,16 @@ func (v *Volume) SetMark(kind blockdev.MarkKind, text string) error {
 
 // Unmark implements blockdev.Marker.
 func (v *Volume) Unmark(kind blockdev.MarkKind) string {
-	return fmt.Sprintf("setfattr -x %s %s", kind, v.Info().ID)
+	return fmt.Sprintf("setfattr -x %s %s", kind, shellWord(v.Info().ID))
+}
+
+// shellWord is a path as a shell takes it for one word.
+func shellWord(path string) string {
+	const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-+,:@%"
+	if strings.Trim(path, plain) == "" {
+		return path
+	}
+	return "'" + strings.ReplaceAll(path, "'", `'\''`) + "'"
 }
 
 func (v *Volume) markError(kind blockdev.MarkKind, doing string, err error) error {

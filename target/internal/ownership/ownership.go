@@ -3,9 +3,9 @@
 //
 //	GROUP.lock    flock(2), held by the owner as long as it is the owner
 //	GROUP.owner   who that is, and the number of owners so far: the generation
-//	lu-….json     the records of volumes; see volume.Store
+//	lu-….json     the records of volumes, and their undo journals; see volume.Store
 //
-// An owner asks before each change of a record whether GROUP.owner still names it, so that
+// An owner asks before each change whether GROUP.owner still names it, so that
 // a node that was taken for dead, and wakes, changes nothing any more. Between the question
 // and the change is a moment that only the lock guards, which takes a file system whose
 // flock holds between nodes (GFS2, OCFS2, NFS). And the data of volumes are not asked
@@ -133,7 +133,7 @@ func (s *Store) Owner() (r Record, err error) {
 	return r, nil
 }
 
-// Check tells why this node is not the owner; nil: it is.
+// Check tells why this node is not the owner; nil: it is. It implements volume.Store.
 func (s *Store) Check() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -2,6 +2,7 @@ package lvm
 
 import (
 	"bytes"
+	"errors"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -19,6 +20,7 @@ type tracedDisk struct {
 	name  string
 	log   *trace
 	wrote func(off int64) // may be nil
+	fails func() error    // of each flush; may be nil
 }
 
 type trace struct {
@@ -66,6 +68,11 @@ func (d *tracedDisk) WriteZeroes(off, n int64, unmap bool) error {
 
 func (d *tracedDisk) Flush() error {
 	d.log.add(d.name + " flush")
+	if d.fails != nil {
+		if err := d.fails(); err != nil {
+			return err
+		}
+	}
 	return d.Disk.Flush()
 }
 
@@ -145,4 +152,83 @@ func TestMoveWaitsForReaders(t *testing.T) {
 		must(t, v.Close())
 		must(t, g.Close())
 	})
+}
+
+var errLost = errors.New("input/output error")
+
+// TestMoveForgetsNoLoss: a volume that has been told of lost writes by the disk it lies on is not moved
+// to one that knows nothing of them.
+func TestMoveForgetsNoLoss(t *testing.T) {
+	g, b, _ := tracedGroup(t)
+	must(t, g.Create(CreateOptions{Name: "v", Extents: 4, From: []vg.Range{{PV: "pv1"}}}, "lvcreate"))
+	v := volume(t, g, "v")
+	_, err := v.WriteAt(bytes.Repeat([]byte{7}, 4096), 0)
+	must(t, err)
+	b.fails = func() error { return errLost } // for as long as it is open
+	if err := g.Move(bg, vg.Range{PV: "pv1"}, "v", nil, "", nil, "pvmove"); !errors.Is(err, errLost) {
+		t.Errorf("moved: %v", err)
+	}
+	if err := v.Flush(); !errors.Is(err, errLost) {
+		t.Errorf("a flush after it: %v", err)
+	}
+	b.fails = nil // opened anew
+	must(t, g.Move(bg, vg.Range{PV: "pv1"}, "v", nil, "", nil, "pvmove"))
+	must(t, v.Flush())
+	must(t, v.Close())
+	must(t, g.Close())
+}
+
+// TestFailedCommitIsTakenBack: when the disk with the metadata fails the last flush of a commit, its
+// command has not taken place: not in this life of the group, nor in the next.
+func TestFailedCommitIsTakenBack(t *testing.T) {
+	log := &trace{}
+	devs := map[string]blockdev.Device{}
+	disks := map[string]*tracedDisk{}
+	for p, name := range map[string]string{"/d0": "a", "/d1": "b", "/d2": "c"} {
+		disks[name] = &tracedDisk{Disk: lvmtest.New(16 << 20), name: name, log: log}
+		devs[p] = disks[name]
+	}
+	cfg := testConfig(t, devs)
+	ds, err := OpenDisks(cfg, []string{"/d0", "/d1", "/d2"})
+	must(t, err)
+	for _, d := range ds.Disks[1:] {
+		must(t, cfg.CreatePV(d, vg.PVOptions{Copies: -1}))
+	}
+	g, err := ds.CreateGroup("vg0", ds.Disks, vg.GroupOptions{ExtentSize: 128}, vg.PVOptions{}, "vgcreate")
+	must(t, err)
+	must(t, g.Create(CreateOptions{Name: "v", Extents: 4, From: []vg.Range{{PV: "pv1"}}}, "lvcreate"))
+	v := volume(t, g, "v")
+	_, err = v.WriteAt(bytes.Repeat([]byte{7}, 4096), 0)
+	must(t, err)
+	flushes := 0
+	disks["a"].fails = func() error {
+		if flushes++; flushes == 3 { // text, precommit, commit
+			return errLost
+		}
+		return nil
+	}
+	if err := g.Move(bg, vg.Range{PV: "pv1"}, "v", []vg.Range{{PV: "pv2"}}, "", nil, "pvmove"); !errors.Is(err, errLost) {
+		t.Fatalf("moved: %v", err)
+	}
+	now := bytes.Repeat([]byte{9}, 4096)
+	_, err = v.WriteAt(now, 0)
+	must(t, err)
+	must(t, v.Flush())
+	// The process ends here; the next one finds what the disks hold.
+	for p, name := range map[string]string{"/d0": "a", "/d1": "b", "/d2": "c"} {
+		devs[p] = disks[name].Clone()
+	}
+	next, err := Open(cfg, []string{"/d0", "/d1", "/d2"}, "vg0")
+	must(t, err)
+	w := volume(t, next, "v")
+	got := make([]byte, len(now))
+	_, err = w.ReadAt(got, 0)
+	must(t, err)
+	if !bytes.Equal(got, now) {
+		t.Errorf("what was flushed after the move had failed is gone: %x", got[:8])
+	}
+	must(t, w.Close())
+	must(t, next.Close())
+	must(t, v.Close())
+	must(t, g.Close())
 }

@@ -165,7 +165,11 @@ func (mv *mover) relocate(ctx context.Context, next *meta.VG, lv *meta.LV, src m
 		return fmt.Errorf("moving %s: %w", lv.Name, err)
 	}
 	var t blockdev.Device
-	if err = copyRange(a.Dev, a.Off, b.Dev, b.Off, int64(bytes)); err == nil {
+	// Flushes of the volume are about b from then on: what a has lost must not be forgotten.
+	if err = a.Dev.Flush(); err == nil {
+		err = copyRange(a.Dev, a.Off, b.Dev, b.Off, int64(bytes))
+	}
+	if err == nil {
 		if err = b.Dev.Flush(); err == nil {
 			if err = mv.md.commit(next, why); err == nil {
 				t, err = mv.act.tableFor(mv.md.group.VG, node, mv.md.group.VG.LV(lv.Name))

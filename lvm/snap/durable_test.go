@@ -370,6 +370,40 @@ func TestMergingOriginIsDurable(t *testing.T) {
 	}
 }
 
+// named is a disk whose cache has a name.
+type named struct {
+	*lvmtest.Disk
+	cache string
+}
+
+func (d *named) Info() blockdev.Info {
+	i := d.Disk.Info()
+	i.CacheID = d.cache
+	return i
+}
+
+// TestCacheOfAMergingOrigin: while a snapshot is merged, acknowledged writes may be in the store, whose
+// disk has a cache of its own: that of the origin does not tell whether they are still there.
+func TestCacheOfAMergingOrigin(t *testing.T) {
+	st, err := OpenStore(lvmtest.New(size), 4096)
+	must(t, err)
+	set := NewSet(&named{lvmtest.New(size), "one"}, nil, nil)
+	sn, o := set.Add("s", st, size), set.Origin()
+	for _, step := range []struct {
+		what, want string
+		do         func() error
+	}{
+		{"before", "one", func() error { return nil }},
+		{"while it is merged", "", func() error { return set.StartMerge(sn) }},
+		{"after it", "one", func() error { set.Remove(sn); return nil }},
+	} {
+		must(t, step.do())
+		if got := o.Info().CacheID; got != step.want {
+			t.Errorf("%s: %q, want %q", step.what, got, step.want)
+		}
+	}
+}
+
 // TestScattered: neighbours on the origin that are none in the store are read, lent and
 // merged from where they are.
 func TestScattered(t *testing.T) {

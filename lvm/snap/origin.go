@@ -13,8 +13,15 @@ type Origin struct{ s *Set }
 // Origin returns the origin's device.
 func (s *Set) Origin() *Origin { return &Origin{s} }
 
-// Info implements blockdev.Device.
-func (o *Origin) Info() blockdev.Info { return o.s.base.Info() }
+// Info implements blockdev.Device. While a snapshot is merged, what is written may be in the cache of
+// its store's disk, too.
+func (o *Origin) Info() blockdev.Info {
+	i := o.s.base.Info()
+	if o.s.merges.Load() {
+		i.CacheID = ""
+	}
+	return i
+}
 
 func (o *Origin) check(off, n int64, write bool) error {
 	i := o.s.base.Info()

@@ -25,6 +25,7 @@ type Set struct {
 	mu      sync.RWMutex
 	snaps   []*Snapshot
 	merging *Snapshot
+	merges  atomic.Bool // there is one that is merged; changed with it
 
 	// Snapshots that are lost although their stores do not say so, and who else
 	// takes that down; may be nil.
@@ -82,6 +83,7 @@ func (s *Set) Remove(n *Snapshot) int {
 	s.snaps = slices.DeleteFunc(s.snaps, func(o *Snapshot) bool { return o == n })
 	if s.merging == n {
 		s.merging = nil
+		s.merges.Store(false)
 	}
 	s.unmarked = slices.DeleteFunc(s.unmarked, func(o *Snapshot) bool { return o == n })
 	s.losing.Store(len(s.unmarked) > 0)
@@ -184,5 +186,6 @@ func (s *Set) StartMerge(n *Snapshot) error {
 		return ErrInvalid
 	}
 	s.merging = n
+	s.merges.Store(true)
 	return nil
 }

@@ -180,12 +180,29 @@ func (g *Group) write(next *meta.VG, why string, partly bool) error {
 		a.header, a.VG, a.Err = &h, next, nil
 	}
 	if done == 0 {
+		// Callers go on with what was there before. A header that could not be flushed would be found all
+		// the same by whoever opens the group next.
+		for i, a := range areas {
+			if a != nil {
+				late = append(late, a.takeBack(headers[i]))
+			}
+		}
 		return errors.Join(late...)
 	}
 	for _, err := range late {
 		g.note("%v; the other copies are current", err)
 	}
 	return nil
+}
+
+// takeBack makes the header of an area again what it was before h was committed.
+func (a *Area) takeBack(h ondisk.MDAHeader) error {
+	h.Precommit = ondisk.Locn{}
+	err := a.Disk.writeAt(h.Append(nil), int64(a.loc.Offset))
+	if err == nil {
+		err = a.Disk.Dev.Flush()
+	}
+	return wrapf(err, "%s: taking back what could not be committed", a.Disk.Path)
 }
 
 // writeText puts a text into the ring of an area, beside the current one, and

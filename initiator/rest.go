@@ -63,7 +63,7 @@ func (s *Session) ISID() [6]byte { return s.cfg.ISID }
 // restUntil is Rest.
 func (s *Session) restUntil(ctx context.Context) error {
 	s.mu.Lock()
-	c, dm := s.conn, parkable(nil)
+	c, dm := s.conn, iser.Parkable(nil)
 	if c != nil && s.cfg.TLS == nil {
 		dm = c.parkable()
 	}
@@ -88,32 +88,8 @@ func (s *Session) restUntil(ctx context.Context) error {
 	return nil
 }
 
-// parkable is a datamover that can stand still, and go on in another process.
-type parkable interface {
-	Park(may func() bool, changed func()) bool
-	Nudge()
-	Still() bool
-	Unpark()
-}
-
-// parkable is the datamover of a connection as one; nil: it is none. One over RoCE refuses to
-// be parked.
-func (c *conn) parkable() parkable {
-	switch dm := c.dm.(type) {
-	case *iscsitcp.Conn:
-		return dm
-	case *iser.Conn:
-		return dm.Parking()
-	case *iser.Upgraded:
-		if t := dm.Stream(); t != nil {
-			return t
-		}
-		if t := dm.RDMA(); t != nil {
-			return t.Parking()
-		}
-	}
-	return nil
-}
+// parkable is the connection's datamover as one that can be parked; nil: it cannot at the moment.
+func (c *conn) parkable() iser.Parkable { return iser.ParkableOf(c.dm) }
 
 // idle reports whether nothing is outstanding or waits to be sent.
 func (s *Session) idle() bool {

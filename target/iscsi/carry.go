@@ -201,7 +201,7 @@ func (s *session) carry() (k CarriedSession, err error) {
 }
 
 // take adds what the datamover knows.
-func (k *CarriedConnection) take(p parkable) (err error) {
+func (k *CarriedConnection) take(p iser.Parkable) (err error) {
 	switch dm := p.(type) {
 	case *iscsitcp.Conn:
 		k.Stream, k.FD, err = dm.Carry()

@@ -6,7 +6,6 @@ import (
 	"sync"
 
 	"softiser/internal/iscsi"
-	"softiser/internal/iscsitcp"
 	"softiser/internal/iser"
 	"softiser/target/portal"
 )
@@ -100,31 +99,8 @@ func (s *session) rest(ctx context.Context) {
 	}
 }
 
-// parkable is a datamover that can stand still, and go on in another process.
-type parkable interface {
-	Park(may func() bool, changed func()) bool
-	Nudge()
-	Still() bool
-	Unpark()
-}
-
-// parkable is the datamover of a connection as one; nil: it is none at the moment.
-func (c *conn) parkable() parkable {
-	switch dm := c.dm.(type) {
-	case *iscsitcp.Conn:
-		return dm
-	case *iser.Conn:
-		return dm.Parking()
-	case *iser.Upgraded:
-		if t := dm.Stream(); t != nil {
-			return t
-		}
-		if t := dm.RDMA(); t != nil {
-			return t.Parking()
-		}
-	}
-	return nil
-}
+// parkable is the connection's datamover as one that can be parked; nil: it cannot at the moment.
+func (c *conn) parkable() iser.Parkable { return iser.ParkableOf(c.dm) }
 
 // staysLocked says why the session cannot be carried, whatever it does. The caller holds
 // s.mu.

@@ -14,10 +14,20 @@ import (
 	"softiser/initiator/nvmf"
 )
 
+// discovery is one invocation of "discover".
+type discovery struct {
+	opts   *connflags.Options
+	portal string // a URL, or host[:port]
+	json   bool
+	urls   bool // URLs for the other commands instead of what was told
+	here   bool // with the address that was asked
+	follow bool // NVMe: to other discovery services
+}
+
 // discoverCommand builds the command that lists what a portal offers: targets and LUNs,
 // or subsystems.
 func discoverCommand() *cobra.Command {
-	var asJSON, urls, here, follow bool
+	var d discovery
 	cmd := &cobra.Command{
 		Use:   "discover [iser://|iser+roce://|iscsi://|nvme+tcp://|nvme+rdma://|nvme+roce://]host[:port]",
 		Short: "List the targets or subsystems that a portal serves",
@@ -37,76 +47,90 @@ services that this one refers to are asked as well, and those that they refer to
   iser-initiator discover nvme+tcp://10.0.0.7 --follow --urls   # of all nodes that it refers to
   iser-initiator discover 10.0.0.7 --urls --here   # what to give to the other commands, behind NAT`,
 		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, a []string) error {
+			d.portal = a[0]
+			return d.run(cmd)
+		},
 	}
 	fs := cmd.Flags()
-	fs.BoolVar(&asJSON, "json", false, "print JSON")
-	fs.BoolVar(&urls, "urls", false, "print the URL of each target's LUN 0, or of each subsystem's namespace 1, instead")
-	fs.BoolVar(&here, "here", false, "use the address that was asked, not those that the target gives (NAT)")
-	fs.BoolVar(&follow, "follow", false, "NVMe: ask the discovery services that this one refers to as well")
+	fs.BoolVar(&d.json, "json", false, "print JSON")
+	fs.BoolVar(&d.urls, "urls", false, "print the URL of each target's LUN 0, or of each subsystem's namespace 1, instead")
+	fs.BoolVar(&d.here, "here", false, "use the address that was asked, not those that the target gives (NAT)")
+	fs.BoolVar(&d.follow, "follow", false, "NVMe: ask the discovery services that this one refers to as well")
 	cmd.MarkFlagsMutuallyExclusive("here", "follow")
-	opts := connflags.Register(fs)
-	cmd.RunE = func(cmd *cobra.Command, a []string) error {
-		switch nvme := nvmf.IsURL(a[0]); {
-		case nvme && follow:
-			return followNVMe(cmd, opts, a[0], asJSON, urls)
-		case nvme:
-			return discoverNVMe(cmd, opts, a[0], asJSON, urls, here)
-		case follow:
-			return &codedError{exitUsage, fmt.Errorf("--follow is for NVMe's referrals; %s is a portal of iSCSI", a[0])}
-		}
-		cfg, err := initiator.ParsePortal(a[0])
-		if err == nil {
-			err = opts.Apply(&cfg)
-		}
-		if err != nil {
-			return &codedError{exitUsage, err}
-		}
-		targets, err := initiator.Discover(cmd.Context(), cfg)
-		if err != nil {
-			return err
-		}
-		if here {
-			for i := range targets {
-				g := -1
-				if len(targets[i].Portals) > 0 {
-					g = targets[i].Portals[0].Group
-				}
-				targets[i].Portals = []initiator.Portal{{Address: cfg.Address, Group: g}}
-			}
-		}
-		out := cmd.OutOrStdout()
-		if asJSON {
-			if err := printJSON(out, targets); err != nil {
-				return err
-			}
-		} else {
-			for _, t := range targets {
-				for _, p := range t.Portals {
-					switch {
-					case urls:
-						c := initiator.Config{Transport: cfg.Transport, Address: p.Address, TargetName: t.Name}
-						fmt.Fprintln(out, c.URL())
-					case p.Group < 0:
-						fmt.Fprintf(out, "%s %s\n", p.Address, t.Name)
-					default:
-						fmt.Fprintf(out, "%s,%d %s\n", p.Address, p.Group, t.Name)
-					}
-				}
-			}
-		}
-		if len(targets) == 0 {
-			return &codedError{exitNotFound, fmt.Errorf("the portal at %s serves no target to this initiator", cfg.Address)}
-		}
-		return nil
-	}
+	d.opts = connflags.Register(fs)
 	return cmd
 }
 
-// discoveryPortal is whom to ask for an NVMe discovery log, and how.
-func discoveryPortal(opts *connflags.Options, portal string) (nvmf.Config, error) {
-	cfg, err := nvmf.ParsePortal(portal)
+// run asks the portal, and prints what it tells.
+func (d *discovery) run(cmd *cobra.Command) error {
+	switch nvme := nvmf.IsURL(d.portal); {
+	case nvme && d.follow:
+		return d.followNVMe(cmd)
+	case nvme:
+		return d.nvme(cmd)
+	case d.follow:
+		return &codedError{exitUsage, fmt.Errorf("--follow is for NVMe's referrals; %s is a portal of iSCSI", d.portal)}
+	}
+	return d.iscsi(cmd)
+}
+
+// iscsi asks a portal of iSCSI for its targets (SendTargets).
+func (d *discovery) iscsi(cmd *cobra.Command) error {
+	cfg, err := initiator.ParsePortal(d.portal)
 	if err == nil {
-		err = opts.NVMe(&cfg)
+		err = d.opts.Apply(&cfg)
+	}
+	if err != nil {
+		return &codedError{exitUsage, err}
+	}
+	targets, err := initiator.Discover(cmd.Context(), cfg)
+	if err != nil {
+		return err
+	}
+	if d.here {
+		for i := range targets {
+			g := -1
+			if len(targets[i].Portals) > 0 {
+				g = targets[i].Portals[0].Group
+			}
+			targets[i].Portals = []initiator.Portal{{Address: cfg.Address, Group: g}}
+		}
+	}
+	out := cmd.OutOrStdout()
+	if d.json {
+		err = printJSON(out, targets)
+	} else {
+		d.printTargets(out, targets, cfg.Transport)
+	}
+	if err == nil && len(targets) == 0 {
+		err = &codedError{exitNotFound, fmt.Errorf("the portal at %s serves no target to this initiator", cfg.Address)}
+	}
+	return err
+}
+
+// printTargets prints a line for each address of each target.
+func (d *discovery) printTargets(w io.Writer, targets []initiator.Target, over initiator.Transport) {
+	for _, t := range targets {
+		for _, p := range t.Portals {
+			switch {
+			case d.urls:
+				c := initiator.Config{Transport: over, Address: p.Address, TargetName: t.Name}
+				fmt.Fprintln(w, c.URL())
+			case p.Group < 0:
+				fmt.Fprintf(w, "%s %s\n", p.Address, t.Name)
+			default:
+				fmt.Fprintf(w, "%s,%d %s\n", p.Address, p.Group, t.Name)
+			}
+		}
+	}
+}
+
+// nvmeConfig is whom to ask for an NVMe discovery log, and how.
+func (d *discovery) nvmeConfig() (nvmf.Config, error) {
+	cfg, err := nvmf.ParsePortal(d.portal)
+	if err == nil {
+		err = d.opts.NVMe(&cfg)
 	}
 	if err != nil {
 		return cfg, &codedError{exitUsage, err}
@@ -115,9 +139,9 @@ func discoveryPortal(opts *connflags.Options, portal string) (nvmf.Config, error
 	return cfg, nil
 }
 
-// discoverNVMe asks an NVMe discovery service.
-func discoverNVMe(cmd *cobra.Command, opts *connflags.Options, portal string, asJSON, urls, here bool) error {
-	cfg, err := discoveryPortal(opts, portal)
+// nvme asks an NVMe discovery service.
+func (d *discovery) nvme(cmd *cobra.Command) error {
+	cfg, err := d.nvmeConfig()
 	if err != nil {
 		return err
 	}
@@ -125,7 +149,7 @@ func discoverNVMe(cmd *cobra.Command, opts *connflags.Options, portal string, as
 	if err != nil {
 		return err
 	}
-	if here {
+	if d.here {
 		host, port, err := net.SplitHostPort(cfg.Address)
 		if err != nil {
 			return err
@@ -136,9 +160,9 @@ func discoverNVMe(cmd *cobra.Command, opts *connflags.Options, portal string, as
 	}
 	out := cmd.OutOrStdout()
 	switch {
-	case asJSON:
+	case d.json:
 		err = printJSON(out, log)
-	case urls:
+	case d.urls:
 		printURLs(out, log)
 	default:
 		printDiscovery(out, log)
@@ -150,8 +174,8 @@ func discoverNVMe(cmd *cobra.Command, opts *connflags.Options, portal string, as
 }
 
 // followNVMe asks an NVMe discovery service and those that it leads to.
-func followNVMe(cmd *cobra.Command, opts *connflags.Options, portal string, asJSON, urls bool) error {
-	cfg, err := discoveryPortal(opts, portal)
+func (d *discovery) followNVMe(cmd *cobra.Command) error {
+	cfg, err := d.nvmeConfig()
 	if err != nil {
 		return err
 	}
@@ -160,20 +184,20 @@ func followNVMe(cmd *cobra.Command, opts *connflags.Options, portal string, asJS
 		return err
 	}
 	out, found := cmd.OutOrStdout(), 0
-	if asJSON {
+	if d.json {
 		err = errors.Join(err, printJSON(out, services))
 	}
 	for _, s := range services {
 		if s.Log == nil {
-			if !asJSON {
+			if !d.json {
 				fmt.Fprintf(cmd.ErrOrStderr(), "discovery service %s at %s: %s\n", s.NQN, s.Address, s.Error)
 			}
 			continue
 		}
 		found += subsystems(s.Log)
 		switch {
-		case asJSON:
-		case urls:
+		case d.json:
+		case d.urls:
 			printURLs(out, s.Log)
 		default:
 			fmt.Fprintf(out, "\nDiscovery service %s at %s over %s\n", s.NQN, s.Address, s.Transport)

@@ -168,24 +168,13 @@ func (c *command) run(cmd *cobra.Command, args []string) error {
 	return err
 }
 
-// serve attaches and stays.
-func (c *command) serve(ctx context.Context, out, stderr io.Writer, url string, pipe *os.File) error {
-	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
-	defer stop()
-	context.AfterFunc(ctx, stop) // a second signal ends the process
+// options are what the command line says of the attachment of url.
+func (c *command) options(url string) (Options, error) {
 	opt := c.opt
 	opt.URL, opt.FinishTimeout = connflags.Names(url), c.timeout
 	opt.Describe = connflags.Title(url)
-	changed := make(chan struct{}, 1)
-	opt.Changed = changed
-	tuning := connflags.Tuning{KeepTrying: true, Logout: min(max(c.timeout, time.Second), 15*time.Second), Changed: func() {
-		select {
-		case changed <- struct{}{}:
-		default:
-		}
-	}}
 	if kind, _, err := parseDevice(opt.Device); err != nil {
-		return usage.Wrap(err)
+		return opt, usage.Wrap(err)
 	} else if kind == deviceUblk && c.conn.Reinstates(url) {
 		opt.Recover, opt.ISID = true, ISID(opt.Dir, opt.URL)
 	}
@@ -196,19 +185,27 @@ func (c *command) serve(ctx context.Context, out, stderr io.Writer, url string, 
 	opt.Replays = c.conn.Reinstates(url) && len(connflags.Paths(url)) == 1
 	opt.Patience = c.conn.Patience(url)
 	opt.Upgrade.Args = successorArgs(os.Args[1:])
-	var lun atomic.Pointer[blockio.Volume]
+	var volume atomic.Pointer[blockio.Volume] // the one that is open; nil: none yet
 	opt.State = func() (state, reason string) {
-		if v := lun.Load(); v != nil {
+		if v := volume.Load(); v != nil {
 			return stateOf(*v)
 		}
 		return "reconnecting", "this process, which has taken the place of another one, has not opened the volume yet"
 	}
 	opt.Time2Wait = func() time.Duration {
-		if v := lun.Load(); v != nil {
+		if v := volume.Load(); v != nil {
 			return time2Wait(*v)
 		}
 		return 0
 	}
+	changed := make(chan struct{}, 1)
+	opt.Changed = changed
+	tuning := connflags.Tuning{KeepTrying: true, Logout: min(max(c.timeout, time.Second), 15*time.Second), Changed: func() {
+		select {
+		case changed <- struct{}{}:
+		default:
+		}
+	}}
 	opt.Open = func(ctx context.Context, n Nexus) (LUN, error) {
 		t := tuning
 		t.ISID, t.Cache, t.Carried, t.After = n.ISID, n.Cache, n.Carried, n.After
@@ -216,9 +213,21 @@ func (c *command) serve(ctx context.Context, out, stderr io.Writer, url string, 
 		if err != nil {
 			return nil, err
 		}
-		lun.Store(&v)
+		volume.Store(&v)
 		tuning.Changed()
 		return v, nil
+	}
+	return opt, nil
+}
+
+// serve attaches and stays.
+func (c *command) serve(ctx context.Context, out, stderr io.Writer, url string, pipe *os.File) error {
+	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+	context.AfterFunc(ctx, stop) // a second signal ends the process
+	opt, err := c.options(url)
+	if err != nil {
+		return err
 	}
 	opt.OnError = func(err error) { fmt.Fprintln(stderr, err) }
 	opt.OnNotice = func(text string) { fmt.Fprintln(stderr, text) }
@@ -226,7 +235,6 @@ func (c *command) serve(ctx context.Context, out, stderr io.Writer, url string, 
 	defer unasked()
 	var a *Attachment
 	var held *Record
-	var err error
 	if c.take {
 		a, err = TakeOver(ctx, opt, "iser-initiator "+c.version)
 	} else {

@@ -257,92 +257,111 @@ func splitOptions(s string) []string {
 	return out
 }
 
-// rows collects the objects of a report.
-func (a reports) rows(s *vg.Scan, r *report, kind string, o reportFlags, args []string) error {
-	seg := o.segments
-	for _, f := range r.fields {
-		seg = seg || strings.HasSuffix(f.kind, "seg")
+// named are the objects that a command's arguments name: by name, or @TAG.
+type named struct {
+	args  []string // none: everything is named
+	found map[string]bool
+}
+
+// any reports whether one of the names is named.
+func (n *named) any(names ...string) bool {
+	if len(n.args) == 0 {
+		return true
 	}
-	for _, k := range r.keys {
-		seg = seg || strings.HasSuffix(k.f.kind, "seg")
-	}
-	for _, f := range r.selected {
-		seg = seg || strings.HasSuffix(f.kind, "seg")
-	}
-	found := map[string]bool{}
-	wanted := func(names ...string) bool {
-		if len(args) == 0 {
-			return true
-		}
-		ok := false
-		for _, n := range names {
-			for _, arg := range args {
-				if strings.TrimPrefix(arg, "/dev/") == strings.TrimPrefix(n, "/dev/") || strings.HasPrefix(arg, "@") && arg[1:] == n {
-					found[arg], ok = true, true
-				}
-			}
-		}
-		return ok
-	}
-	for _, x := range s.Groups {
-		switch kind {
-		case "vg":
-			if wanted(append([]string{x.VG.Name}, x.VG.Tags...)...) {
-				r.rows = append(r.rows, row{x: x})
-			}
-		case "pv":
-			for _, pv := range x.VG.PVs {
-				d := x.Disks[pv.ID]
-				name := pv.Device
-				if d != nil {
-					name = d.Path
-				}
-				names := []string{name}
-				if r.of == "vg" {
-					names = []string{x.VG.Name}
-				}
-				if !wanted(names...) {
-					continue
-				}
-				runs := []vg.Use{{}}
-				if seg {
-					runs = pvRuns(x.VG, pv)
-				}
-				for _, u := range runs {
-					r.rows = append(r.rows, row{x: x, pv: pv, disk: d, run: u})
-				}
-			}
-		case "lv":
-			live := a.live(x.VG.Name)
-			for _, lv := range x.VG.LVs {
-				isSnap := len(lv.Segments) > 0 && lv.Segments[0].Type == meta.Snapshot
-				if isSnap || !o.all && !x.VG.Shown(lv) || !wanted(append([]string{x.VG.Name, x.VG.Name + "/" + lv.Name}, lv.Tags...)...) {
-					continue
-				}
-				l := live.of(lv, x.VG)
-				if !seg {
-					r.rows = append(r.rows, row{x: x, lv: lv, live: l})
-					continue
-				}
-				for _, g := range lv.Segments {
-					r.rows = append(r.rows, row{x: x, lv: lv, seg: g, live: l})
-				}
+	ok := false
+	for _, name := range names {
+		for _, arg := range n.args {
+			if strings.TrimPrefix(arg, "/dev/") == strings.TrimPrefix(name, "/dev/") || strings.HasPrefix(arg, "@") && arg[1:] == name {
+				n.found[arg], ok = true, true
 			}
 		}
 	}
-	if kind == "pv" && r.of != "vg" { // which is about devices of groups
-		for _, d := range append(s.Orphans, blanks(s, o.all)...) {
-			if wanted(d.Path) {
-				r.rows = append(r.rows, row{disk: d})
-			}
-		}
-	}
-	for _, arg := range args {
-		if !found[arg] && !strings.HasPrefix(arg, "@") {
+	return ok
+}
+
+// missing is the error for an argument that no object was found for. A tag need not be anywhere.
+func (n *named) missing() error {
+	for _, arg := range n.args {
+		if !n.found[arg] && !strings.HasPrefix(arg, "@") {
 			return fmt.Errorf("%s not found", arg)
 		}
 	}
 	return nil
+}
+
+// bySegments reports whether a column, a sort key or the selection is about segments.
+func (r *report) bySegments() bool {
+	seg := func(f *field) bool { return strings.HasSuffix(f.kind, "seg") }
+	return slices.ContainsFunc(r.fields, seg) || slices.ContainsFunc(r.selected, seg) ||
+		slices.ContainsFunc(r.keys, func(k sortKey) bool { return seg(k.f) })
+}
+
+// rows collects the objects of a report.
+func (a reports) rows(s *vg.Scan, r *report, kind string, o reportFlags, args []string) error {
+	seg := o.segments || r.bySegments()
+	want := &named{args: args, found: map[string]bool{}}
+	for _, x := range s.Groups {
+		switch kind {
+		case "vg":
+			if want.any(append([]string{x.VG.Name}, x.VG.Tags...)...) {
+				r.rows = append(r.rows, row{x: x})
+			}
+		case "pv":
+			r.addPVs(x, want, seg)
+		case "lv":
+			r.addLVs(x, a.live(x.VG.Name), want, seg, o.all)
+		}
+	}
+	if kind == "pv" && r.of != "vg" { // which is about devices of groups
+		for _, d := range append(s.Orphans, blanks(s, o.all)...) {
+			if want.any(d.Path) {
+				r.rows = append(r.rows, row{disk: d})
+			}
+		}
+	}
+	return want.missing()
+}
+
+// addPVs adds a row for each device of a group; seg: for each run of its extents.
+func (r *report) addPVs(x *vg.Group, want *named, seg bool) {
+	for _, pv := range x.VG.PVs {
+		d := x.Disks[pv.ID]
+		name := pv.Device
+		if d != nil {
+			name = d.Path
+		}
+		if r.of == "vg" {
+			name = x.VG.Name
+		}
+		if !want.any(name) {
+			continue
+		}
+		runs := []vg.Use{{}}
+		if seg {
+			runs = pvRuns(x.VG, pv)
+		}
+		for _, u := range runs {
+			r.rows = append(r.rows, row{x: x, pv: pv, disk: d, run: u})
+		}
+	}
+}
+
+// addLVs adds a row for each volume of a group, all: hidden ones too; seg: for each of its segments.
+func (r *report) addLVs(x *vg.Group, live liveGroup, want *named, seg, all bool) {
+	for _, lv := range x.VG.LVs {
+		isSnap := len(lv.Segments) > 0 && lv.Segments[0].Type == meta.Snapshot
+		if isSnap || !all && !x.VG.Shown(lv) || !want.any(append([]string{x.VG.Name, x.VG.Name + "/" + lv.Name}, lv.Tags...)...) {
+			continue
+		}
+		l := live.of(lv, x.VG)
+		if !seg {
+			r.rows = append(r.rows, row{x: x, lv: lv, live: l})
+			continue
+		}
+		for _, g := range lv.Segments {
+			r.rows = append(r.rows, row{x: x, lv: lv, seg: g, live: l})
+		}
+	}
 }
 
 func blanks(s *vg.Scan, all bool) []*vg.Disk {

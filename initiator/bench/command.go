@@ -228,8 +228,9 @@ func (c *command) override(url string, files []string) (sections []Section, note
 	return sections, notes, nil
 }
 
-// run turns the command line into jobs, runs them, and reports.
-func (c *command) run(cmd *cobra.Command, args []string) (err error) {
+// settle checks what the options say of the output, and completes it. every is the status interval;
+// 0: no reports meanwhile.
+func (c *command) settle(stderr io.Writer) (every time.Duration, err error) {
 	if c.json {
 		c.format = "json"
 	}
@@ -239,21 +240,29 @@ func (c *command) run(cmd *cobra.Command, args []string) (err error) {
 	c.formats = strings.Split(c.format, ",")
 	for _, f := range c.formats {
 		if !slices.Contains([]string{"normal", "json", "json+", "terse"}, f) {
-			return usage.Errorf("--output-format=%s: expected normal, json, json+ or terse, or several with commas", c.format)
+			return 0, usage.Errorf("--output-format=%s: expected normal, json, json+ or terse, or several with commas", c.format)
 		}
 	}
-	var every time.Duration
 	if c.status != "" {
 		if every, err = parseDuration(c.status, time.Second); err != nil || every == 0 {
-			return usage.Errorf("--status-interval=%s: expected a time above 0, such as 10 or 500ms", c.status)
+			return 0, usage.Errorf("--status-interval=%s: expected a time above 0, such as 10 or 500ms", c.status)
 		}
 	}
-	stderr := cmd.ErrOrStderr()
 	switch {
 	case c.live && terminal.Columns(stderr) == 0:
-		return usage.Errorf("--live: stderr is no terminal, or one that does not know its size (stty size)")
+		return 0, usage.Errorf("--live: stderr is no terminal, or one that does not know its size (stty size)")
 	case c.live && every > 0 && (c.output == "" || c.output == "-"):
-		return usage.Errorf("--live together with --status-interval: the reports need a file of their own, --output")
+		return 0, usage.Errorf("--live together with --status-interval: the reports need a file of their own, --output")
+	}
+	return every, nil
+}
+
+// run turns the command line into jobs, runs them, and reports.
+func (c *command) run(cmd *cobra.Command, args []string) error {
+	stderr := cmd.ErrOrStderr()
+	every, err := c.settle(stderr)
+	if err != nil {
+		return err
 	}
 	url, files, err := split(args)
 	if err != nil {
@@ -325,18 +334,23 @@ func (c *command) run(cmd *cobra.Command, args []string) (err error) {
 	if err := errors.Join(rep.write(out, c.formats, global), closeOut()); err != nil {
 		return err
 	}
-	if err := rep.Err(); err != nil || !rep.Interrupted {
-		return err
-	}
-	text := "bench: interrupted; the report covers what was done until then"
-	if rep.Unverified {
-		text += ", and the verification is missing or incomplete"
-	}
-	return &usage.Exit{Code: exitInterrupted, Err: errors.New(text)}
+	return rep.outcome()
 }
 
 // exitInterrupted is what fio ends with after a signal.
 const exitInterrupted = 128
+
+// outcome is the error that the command ends with after a report has been written.
+func (r *Report) outcome() error {
+	if err := r.Err(); err != nil || !r.Interrupted {
+		return err
+	}
+	text := "bench: interrupted; the report covers what was done until then"
+	if r.Unverified {
+		text += ", and the verification is missing or incomplete"
+	}
+	return &usage.Exit{Code: exitInterrupted, Err: errors.New(text)}
+}
 
 // write prints the report in the formats of the --output-format option, one after
 // the other. Like fio, it writes both kinds of JSON once.

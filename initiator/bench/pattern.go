@@ -211,3 +211,11 @@ func (p *pattern) enterZone() {
 		p.shuffle(uint64(p.span() / p.unit))
 	}
 }
+
+// end is the first byte behind what the pattern can reach.
+func (p *pattern) end() int64 {
+	if p.job.Zones.strided {
+		return p.total
+	}
+	return p.base + int64(p.units)*p.unit
+}

@@ -304,36 +304,16 @@ func openAll(ctx context.Context, jobs []*Job, cfg Config) (luns [][]LUN, closeA
 // when the jobs' time is over.
 func (w *stageRun) watch(ctx context.Context, epoch time.Time, closeAll func() error) {
 	clones, cfg := w.clones, w.cfg
-	every := cfg.TickEvery
-	if every == 0 {
-		every = sampleEvery
-	}
-	tick := time.NewTicker(every)
-	defer tick.Stop()
+	tick, stopTick := ticks(true, cmp.Or(cfg.TickEvery, sampleEvery))
+	defer stopTick()
+	live, stopLive := ticks(cfg.Live != nil, liveEvery)
+	defer stopLive()
+	report, stopReport := ticks(cfg.Status != nil, cfg.StatusEvery)
+	defer stopReport()
 	steady := newSteadyStates(clones)
-	var second, report, live <-chan time.Time
-	if cfg.Live != nil {
-		t := time.NewTicker(liveEvery)
-		defer t.Stop()
-		live = t.C
-	}
-	if cfg.Status != nil {
-		t := time.NewTicker(cfg.StatusEvery)
-		defer t.Stop()
-		report = t.C
-	}
-	if len(steady) > 0 {
-		t := time.NewTicker(time.Second)
-		defer t.Stop()
-		second = t.C
-	}
-	allDone := make(chan struct{})
-	go func() {
-		for _, c := range clones {
-			<-c.done
-		}
-		close(allDone)
-	}()
+	second, stopSecond := ticks(len(steady) > 0, time.Second)
+	defer stopSecond()
+	allDone := allEnd(clones)
 	s := newSampler(clones)
 	snap, looked := &Snapshot{Running: len(clones), Done: -1}, epoch
 	cancelled := ctx.Done()
@@ -370,7 +350,7 @@ func (w *stageRun) watch(ctx context.Context, epoch time.Time, closeAll func() e
 			for _, s := range steady {
 				s.sample(time.Since(epoch))
 			}
-		case <-tick.C:
+		case <-tick:
 			snap = s.take(time.Since(epoch))
 			if cfg.Tick != nil {
 				cfg.Tick(snap)
@@ -385,10 +365,23 @@ func (w *stageRun) watch(ctx context.Context, epoch time.Time, closeAll func() e
 	}
 }
 
-// end is the first byte behind what the pattern can reach.
-func (p *pattern) end() int64 {
-	if p.job.Zones.strided {
-		return p.total
+// ticks brings the time every d until stop is called; where nobody wants it, never.
+func ticks(wanted bool, d time.Duration) (c <-chan time.Time, stop func()) {
+	if !wanted {
+		return nil, func() {}
 	}
-	return p.base + int64(p.units)*p.unit
+	t := time.NewTicker(d)
+	return t.C, t.Stop
+}
+
+// allEnd is closed when all clones have ended.
+func allEnd(clones []*clone) <-chan struct{} {
+	done := make(chan struct{})
+	go func() {
+		for _, c := range clones {
+			<-c.done
+		}
+		close(done)
+	}()
+	return done
 }

@@ -3,7 +3,6 @@ package rdma
 import (
 	"context"
 	"fmt"
-	"sync/atomic"
 
 	"softiser/rdma/internal/verbs"
 )
@@ -26,9 +25,9 @@ type CQConfig struct {
 
 // CQ is a completion queue. All methods may be called concurrently.
 type CQ struct {
-	dev *Device
-	q   verbs.CQ
-	use atomic.Int64 // queue pairs
+	dev  *Device
+	q    verbs.CQ
+	life lifetime // queue pairs use it
 }
 
 // CreateCQ creates a completion queue.
@@ -37,10 +36,7 @@ func (d *Device) CreateCQ(cfg CQConfig) (*CQ, error) {
 	if cfg.Depth < 1 || cfg.Depth > d.cfg.MaxCQE {
 		return nil, invalid("completion queue depth %d, the device allows 1 to %d", cfg.Depth, d.cfg.MaxCQE)
 	}
-	if d.isClosed() {
-		return nil, fmt.Errorf("%w: device", ErrClosed)
-	}
-	if err := take(&d.nCQ, d.cfg.MaxCQ, "completion queues"); err != nil {
+	if err := d.count(&d.nCQ, d.cfg.MaxCQ, "completion queues"); err != nil {
 		return nil, err
 	}
 	cq := &CQ{dev: d}
@@ -94,11 +90,14 @@ func (cq *CQ) Resize(n int) error {
 
 // Close ends the queue. It fails with ErrBusy while a queue pair uses it.
 func (cq *CQ) Close() error {
-	if n := cq.use.Load(); n > 0 {
-		return fmt.Errorf("%w: the completion queue serves %d queue pairs", ErrBusy, n)
+	users, first := cq.life.end()
+	if users > 0 {
+		return fmt.Errorf("%w: the completion queue serves %d queue pairs", ErrBusy, users)
 	}
-	if cq.q.Close() {
+	if first {
+		cq.q.Close()
 		cq.dev.nCQ.Add(-1)
+		cq.dev.life.release()
 	}
 	return nil
 }

@@ -185,8 +185,8 @@ func (d *Device) ServeDatagrams(network, addr string, f func(*Lookup) LookupAnsw
 	if err := d.wants(ProviderRoCE, "a datagram service"); err != nil {
 		return nil, err
 	}
-	if d.isClosed() {
-		return nil, fmt.Errorf("%w: device", ErrClosed)
+	if d.life.over() {
+		return nil, errGone("device")
 	}
 	at, err := resolve(context.Background(), network, addr)
 	if err != nil {

@@ -75,9 +75,10 @@ type Device struct {
 	transport provider
 	stat      deviceCounters
 
-	mu     sync.Mutex // guards what follows; taken after QP.v.Mu
-	closed bool
-	qps    map[*QP]struct{}
+	life lifetime // protection domains and completion queues use it
+
+	mu  sync.Mutex // guards what follows; taken after QP.v.Mu
+	qps map[*QP]struct{}
 
 	nPD, nCQ, nSRQ atomic.Int64
 }
@@ -149,20 +150,17 @@ func (d *Device) Attr() DeviceAttr {
 
 // Close ends the device. It fails with ErrBusy while objects of it exist.
 func (d *Device) Close() error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.closed {
-		return nil
+	users, first := d.life.end()
+	if users > 0 {
+		d.mu.Lock()
+		qps := len(d.qps)
+		d.mu.Unlock()
+		return fmt.Errorf("%w: the device has %d queue pairs, %d protection domains, %d completion queues, %d shared receive queues, %d memory regions and windows",
+			ErrBusy, qps, d.nPD.Load(), d.nCQ.Load(), d.nSRQ.Load(), d.shared.Table.Count())
 	}
-	if n := len(d.qps); n > 0 {
-		return fmt.Errorf("%w: the device has %d queue pairs", ErrBusy, n)
+	if first {
+		d.transport.close()
 	}
-	pds, cqs, srqs, mrs := d.nPD.Load(), d.nCQ.Load(), d.nSRQ.Load(), d.shared.Table.Count()
-	if pds+cqs+srqs > 0 || mrs > 0 {
-		return fmt.Errorf("%w: the device has %d protection domains, %d completion queues, %d shared receive queues, %d memory regions and windows", ErrBusy, pds, cqs, srqs, mrs)
-	}
-	d.closed = true
-	d.transport.close()
 	return nil
 }
 
@@ -175,27 +173,32 @@ func take(n *atomic.Int64, limit int, what string) error {
 	return nil
 }
 
-func (d *Device) isClosed() bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.closed
+// count has one more object use the device, and counts it against a limit.
+func (d *Device) count(n *atomic.Int64, limit int, what string) error {
+	if !d.life.use() {
+		return errGone("device")
+	}
+	if err := take(n, limit, what); err != nil {
+		d.life.release()
+		return err
+	}
+	return nil
 }
+
+// errGone is the error for the use of an object that has ended.
+func errGone(what string) error { return fmt.Errorf("%w: %s", ErrClosed, what) }
 
 // PD is a protection domain: queue pairs and memory of different domains do not
 // see each other.
 type PD struct {
 	dev  *Device
 	mem  mem.Domain
-	use  atomic.Int64 // regions, windows and queue pairs made from it
-	gone atomic.Bool
+	life lifetime // regions, windows, shared receive queues and queue pairs use it
 }
 
 // AllocPD creates a protection domain.
 func (d *Device) AllocPD() (*PD, error) {
-	if d.isClosed() {
-		return nil, fmt.Errorf("%w: device", ErrClosed)
-	}
-	if err := take(&d.nPD, d.cfg.MaxPD, "protection domains"); err != nil {
+	if err := d.count(&d.nPD, d.cfg.MaxPD, "protection domains"); err != nil {
 		return nil, err
 	}
 	pd := &PD{dev: d}
@@ -234,11 +237,13 @@ func (pd *PD) LocalDMAKey() uint32 { return mem.LocalKey }
 // Dealloc ends the domain. It fails with ErrBusy while regions, windows, shared
 // receive queues or queue pairs of it exist.
 func (pd *PD) Dealloc() error {
-	if n := pd.use.Load(); n > 0 {
-		return fmt.Errorf("%w: the protection domain has %d objects", ErrBusy, n)
+	users, first := pd.life.end()
+	if users > 0 {
+		return fmt.Errorf("%w: the protection domain has %d objects", ErrBusy, users)
 	}
-	if !pd.gone.Swap(true) {
+	if first {
 		pd.dev.nPD.Add(-1)
+		pd.dev.life.release()
 	}
 	return nil
 }

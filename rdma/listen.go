@@ -2,7 +2,6 @@ package rdma
 
 import (
 	"context"
-	"fmt"
 	"net"
 	"time"
 
@@ -98,8 +97,8 @@ type Listener struct{ a acceptor }
 // "roce", "10.0.0.1:7174" on one of RoCE, where the address must be that of an interface.
 // Port 0 is any that is free.
 func (d *Device) Listen(network, addr string, cfg *ListenConfig) (*Listener, error) {
-	if d.isClosed() {
-		return nil, fmt.Errorf("%w: device", ErrClosed)
+	if d.life.over() {
+		return nil, errGone("device")
 	}
 	a, err := d.transport.listen(network, addr, cfg)
 	if err != nil {

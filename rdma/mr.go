@@ -45,14 +45,10 @@ func (pd *PD) AllocMR() (*MR, error) {
 }
 
 func (pd *PD) allocMR() (*MR, error) {
-	if pd.gone.Load() {
-		return nil, fmt.Errorf("%w: protection domain", ErrClosed)
-	}
 	mr := &MR{pd: pd}
 	if err := pd.insert(&mr.m.Region); err != nil {
 		return nil, err
 	}
-	pd.use.Add(1)
 	return mr, nil
 }
 
@@ -99,18 +95,29 @@ func (mr *MR) Dereg() error {
 func (mr *MR) free() {
 	mr.m.Forget()
 	if !mr.gone.Swap(true) {
-		mr.pd.dev.shared.Table.Remove(&mr.m.Region)
-		mr.pd.use.Add(-1)
+		mr.pd.remove(&mr.m.Region)
 	}
 }
 
-// insert gives a region of the domain an STag.
+// insert makes r a region of the domain, with an STag.
 func (pd *PD) insert(r *mem.Region) error {
-	r.Init(&pd.mem)
-	if err := pd.dev.shared.Table.Insert(r); errors.Is(err, mem.ErrFull) {
-		return fmt.Errorf("%w: %d memory regions and windows", ErrLimit, pd.dev.cfg.MaxMR)
-	} else if err != nil {
-		return fmt.Errorf("rdma: %w", err)
+	if !pd.life.use() {
+		return errGone("protection domain")
 	}
-	return nil
+	r.Init(&pd.mem)
+	err := pd.dev.shared.Table.Insert(r)
+	if err == nil {
+		return nil
+	}
+	pd.life.release()
+	if errors.Is(err, mem.ErrFull) {
+		return fmt.Errorf("%w: %d memory regions and windows", ErrLimit, pd.dev.cfg.MaxMR)
+	}
+	return fmt.Errorf("rdma: %w", err)
+}
+
+// remove undoes insert.
+func (pd *PD) remove(r *mem.Region) {
+	pd.dev.shared.Table.Remove(r)
+	pd.life.release()
 }

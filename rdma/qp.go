@@ -94,8 +94,6 @@ func (pd *PD) CreateQP(cfg QPConfig) (*QP, error) {
 		return nil, invalid("MaxSGE %d, the device allows 1 to %d", cfg.MaxSGE, d.cfg.MaxSGE)
 	case cfg.MaxInline < 0 || cfg.MaxInline > d.cfg.MaxInline:
 		return nil, invalid("MaxInline %d, the device allows 0 to %d", cfg.MaxInline, d.cfg.MaxInline)
-	case pd.gone.Load():
-		return nil, fmt.Errorf("%w: protection domain", ErrClosed)
 	}
 	if err := d.checkType(&cfg); err != nil {
 		return nil, err
@@ -108,7 +106,11 @@ func (pd *PD) CreateQP(cfg QPConfig) (*QP, error) {
 	}
 	qp.v.MaxSend, qp.v.SignalAll = cfg.MaxSend, cfg.SignalAll
 	qp.v.Init((*owner)(qp), cfg.MaxRecv)
+	if err := qp.hold(); err != nil {
+		return nil, err
+	}
 	if err := d.adopt(qp); err != nil {
+		qp.drop()
 		return nil, err
 	}
 	if cfg.Type == TypeUD {
@@ -124,9 +126,6 @@ func (pd *PD) CreateQP(cfg QPConfig) (*QP, error) {
 func (d *Device) adopt(qp *QP) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.closed {
-		return fmt.Errorf("%w: device", ErrClosed)
-	}
 	if len(d.qps) >= d.cfg.MaxQP {
 		return fmt.Errorf("%w: %d queue pairs", ErrLimit, d.cfg.MaxQP)
 	}
@@ -134,13 +133,44 @@ func (d *Device) adopt(qp *QP) error {
 		return err
 	}
 	d.qps[qp] = struct{}{}
-	qp.pd.use.Add(1)
-	qp.cfg.SendCQ.use.Add(1)
-	qp.cfg.RecvCQ.use.Add(1)
+	return nil
+}
+
+// origin is an object that a queue pair is made from.
+type origin struct {
+	life *lifetime
+	what string
+}
+
+// origins are those of the queue pair.
+func (qp *QP) origins() []origin {
+	all := []origin{{&qp.pd.life, "protection domain"}, {&qp.cfg.SendCQ.life, "completion queue"}, {&qp.cfg.RecvCQ.life, "completion queue"}}
 	if qp.cfg.SRQ != nil {
-		qp.cfg.SRQ.use.Add(1)
+		all = append(all, origin{&qp.cfg.SRQ.life, "shared receive queue"})
+	}
+	return all
+}
+
+// hold has the queue pair use what it is made from, until drop. The error says which of it has
+// ended.
+func (qp *QP) hold() error {
+	all := qp.origins()
+	for i, o := range all {
+		if !o.life.use() {
+			for _, o := range all[:i] {
+				o.life.release()
+			}
+			return errGone(o.what)
+		}
 	}
 	return nil
+}
+
+// drop undoes hold.
+func (qp *QP) drop() {
+	for _, o := range qp.origins() {
+		o.life.release()
+	}
 }
 
 // Type is QPConfig.Type.
@@ -252,11 +282,6 @@ func (qp *QP) Close() error {
 		close(v.Done)
 	}
 	qp.pd.dev.retire(qp)
-	qp.pd.use.Add(-1)
-	qp.cfg.SendCQ.use.Add(-1)
-	qp.cfg.RecvCQ.use.Add(-1)
-	if qp.cfg.SRQ != nil {
-		qp.cfg.SRQ.use.Add(-1)
-	}
+	qp.drop()
 	return nil
 }

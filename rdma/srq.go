@@ -2,7 +2,6 @@ package rdma
 
 import (
 	"fmt"
-	"sync/atomic"
 
 	"softiser/rdma/internal/verbs"
 )
@@ -19,8 +18,7 @@ type SRQ struct {
 	pd   *PD
 	cfg  SRQConfig
 	q    verbs.SRQ
-	use  atomic.Int64
-	gone atomic.Bool
+	life lifetime // queue pairs use it
 }
 
 // CreateSRQ creates a shared receive queue.
@@ -34,12 +32,15 @@ func (pd *PD) CreateSRQ(cfg SRQConfig) (*SRQ, error) {
 	if cfg.MaxSGE < 1 || cfg.MaxSGE > d.cfg.MaxSGE {
 		return nil, invalid("MaxSGE %d, the device allows 1 to %d", cfg.MaxSGE, d.cfg.MaxSGE)
 	}
+	if !pd.life.use() {
+		return nil, errGone("protection domain")
+	}
 	if err := take(&d.nSRQ, d.cfg.MaxSRQ, "shared receive queues"); err != nil {
+		pd.life.release()
 		return nil, err
 	}
 	s := &SRQ{pd: pd, cfg: cfg}
 	s.q.Init(cfg.MaxRecv)
-	pd.use.Add(1)
 	return s, nil
 }
 
@@ -68,12 +69,13 @@ func (s *SRQ) Len() int { return s.q.Len() }
 // Close ends the queue. It fails with ErrBusy while queue pairs use it. Buffers
 // in it go back to the caller without completions.
 func (s *SRQ) Close() error {
-	if n := s.use.Load(); n > 0 {
-		return fmt.Errorf("%w: the shared receive queue serves %d queue pairs", ErrBusy, n)
+	users, first := s.life.end()
+	if users > 0 {
+		return fmt.Errorf("%w: the shared receive queue serves %d queue pairs", ErrBusy, users)
 	}
-	if !s.gone.Swap(true) {
-		s.pd.use.Add(-1)
+	if first {
 		s.pd.dev.nSRQ.Add(-1)
+		s.pd.life.release()
 	}
 	return nil
 }

@@ -1,7 +1,6 @@
 package rdma
 
 import (
-	"fmt"
 	"sync/atomic"
 
 	"softiser/rdma/internal/mem"
@@ -19,15 +18,11 @@ type Window struct {
 
 // AllocWindow makes an unbound window.
 func (pd *PD) AllocWindow() (*Window, error) {
-	if pd.gone.Load() {
-		return nil, fmt.Errorf("%w: protection domain", ErrClosed)
-	}
 	w := &Window{pd: pd}
 	w.r.Remote = true
 	if err := pd.insert(&w.r); err != nil {
 		return nil, err
 	}
-	pd.use.Add(1)
 	return w, nil
 }
 
@@ -70,8 +65,7 @@ func (w *Window) Faults() uint64 { return w.r.Faults() }
 func (w *Window) Close() error {
 	w.r.Revoke()
 	if !w.gone.Swap(true) {
-		w.pd.dev.shared.Table.Remove(&w.r)
-		w.pd.use.Add(-1)
+		w.pd.remove(&w.r)
 	}
 	return nil
 }

@@ -220,12 +220,10 @@ func (cq *CQ) Resize(n int) error {
 // Handled reports whether the queue has a handler.
 func (cq *CQ) Handled() bool { return cq.handler != nil }
 
-// Close ends the queue and wakes up who waits; false when it has been closed already.
-func (cq *CQ) Close() bool {
+// Close ends the queue and wakes up who waits.
+func (cq *CQ) Close() {
 	cq.mu.Lock()
 	defer cq.mu.Unlock()
-	was := cq.closed
 	cq.closed = true
 	cq.signalLocked()
-	return !was
 }

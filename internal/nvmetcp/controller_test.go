@@ -585,3 +585,44 @@ func TestCancelledTagsAreBounded(t *testing.T) {
 		t.Errorf("the connection ended with %v", err)
 	}
 }
+
+// What is answered while a connection closes is answered whole, or not at all: a host would take
+// a success without data for what it has asked for.
+func TestClosingAnswersWhole(t *testing.T) {
+	mem := queuetest.Pattern(64<<20, 1) // the first answer: more than sockets hold
+	h, disk := start(t, Config{}, ICReq{}, mem)
+	held := make(chan *nvme.Command, 2)
+	disk.Hold(func(k *nvme.Command) bool { held <- k; return true })
+	h.write(h.command(nvme.OpRead, 0, nil, len(mem)))
+	first := <-held
+	h.write(h.command(nvme.OpRead, 512, nil, 512))
+	second := <-held
+	disk.Execute(first)
+	disk.C.Terminate(nil)
+	disk.Execute(second)
+	go disk.C.Push()
+	all, err := io.ReadAll(h.nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	came, answered := map[uint16]int{}, map[uint16]bool{}
+	for len(all) > 0 {
+		b := all[:(*CH)(all).PLen()]
+		all = all[len(b):]
+		switch (*CH)(b).Type() {
+		case TypeC2HData:
+			came[(*Data)(b).CCCID()] += int((*Data)(b).Length())
+		case TypeCapsuleResp:
+			answered[(*CapsuleResp)(b).CQE().CID()] = true
+		}
+	}
+	for cid, n := range map[uint16]int{1: len(mem), 2: 512} {
+		if answered[cid] && came[cid] != n {
+			t.Errorf("command %d has succeeded with %d bytes of %d", cid, came[cid], n)
+		}
+	}
+	if !answered[1] {
+		t.Error("what was queued before has not been sent")
+	}
+	h.close(disk)
+}

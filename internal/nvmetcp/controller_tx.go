@@ -5,11 +5,12 @@ import (
 	"softiser/internal/segs"
 )
 
-// PutData implements nvme.QueueTransport.
+// PutData implements nvme.QueueTransport. While the connection closes responses still go out,
+// so that data does, too: a response without it would be believed.
 func (c *Controller) PutData(k *nvme.Command, off uint32, list [][]byte, last bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.st != stateReady {
+	if c.st == stateDead {
 		return
 	}
 	n := segs.Total(list)

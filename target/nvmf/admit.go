@@ -93,8 +93,13 @@ func (r volumeRequest) decode() nvme.Status {
 // forbidden says what keeps the command from its volume now.
 func (r volumeRequest) forbidden() nvme.Status { return r.forbiddenBy(r.ns) }
 
-// forbiddenBy says what would keep the command from a namespace now.
+// forbiddenBy says what would keep the command from a namespace now. A command that enters the
+// task set behind the abort of its queue's commands has not been found by that, and sees here
+// that they are.
 func (r volumeRequest) forbiddenBy(n *namespace) nvme.Status {
+	if r.q.cut.Load() {
+		return nvme.AbortRequested
+	}
 	if s := r.q.ctrl.access(n).Status(); s != nvme.Success {
 		return s // without DNR: another path may do
 	}

@@ -38,6 +38,10 @@ func invalid(inData bool, at uint16, why string) *refusal {
 	return &refusal{nvme.ConnectInvalidParameters | nvme.DoNotRetry, nvme.InvalidParameter(inData, at), why}
 }
 
+func notAdmitted() *refusal {
+	return &refusal{nvme.ConnectInvalidHost | nvme.DoNotRetry, nvme.InvalidParameter(true, nvme.ConnectDataAtHost), "the host may not connect"}
+}
+
 // decide goes on when the data is there.
 func (r connectRequest) decide() {
 	d, err := nvme.ParseConnectData(r.params)
@@ -89,7 +93,7 @@ func (r connectRequest) associate(d *nvme.ConnectData) *refusal {
 	case s == nil:
 		return invalid(true, nvme.ConnectDataAtSubsystem, "there is no such subsystem")
 	case !s.admits(d.Host, q.conn.Remote.Addr()):
-		return &refusal{nvme.ConnectInvalidHost | nvme.DoNotRetry, nvme.InvalidParameter(true, nvme.ConnectDataAtHost), "the host may not connect"}
+		return notAdmitted()
 	case d.CntlID != nvme.CntlIDDynamic:
 		return invalid(true, nvme.ConnectDataAtCntlID, "the admin queue makes its controller")
 	}
@@ -117,6 +121,8 @@ func (r connectRequest) joinQueue(d *nvme.ConnectData) *refusal {
 		return invalid(true, nvme.ConnectDataAtCntlID, "there is no such controller")
 	case ctrl.host != d.Host || ctrl.hostID != d.HostID:
 		return invalid(true, nvme.ConnectDataAtHost, "the controller is another host's")
+	case !s.admits(d.Host, q.conn.Remote.Addr()): // each queue has an address of its own
+		return notAdmitted()
 	case int(c.QID()) > ctrl.queueLimit():
 		return invalid(false, nvme.ConnectAtQID, "the controller has no such queue")
 	}

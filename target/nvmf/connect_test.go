@@ -75,6 +75,24 @@ func TestConnectRefused(t *testing.T) {
 	}
 }
 
+// Where a host may come from counts for each of its queues: who knows the names of a
+// controller and of its host is not let in to it from elsewhere.
+func TestIOQueueFromElsewhere(t *testing.T) {
+	here := &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}
+	r := open(t, func(_ *target.Config, s *nvmf.SubsystemConfig) {
+		s.Hosts = []nvmf.HostRule{{NQN: hostNQN, Networks: []netip.Prefix{netip.MustParsePrefix("127.0.0.2/32")}}}
+	})
+	r.from = here
+	h := r.attach(hostNQN, 10, 1)
+	e, err := dialFrom(t, &net.TCPAddr{IP: net.IPv4(127, 0, 0, 3)}, r.addr).connect(2, h.data, 0)
+	if e == nil || !errors.Is(err, nvme.ConnectInvalidHost|nvme.DoNotRetry) || e.Result() != 0x10200 {
+		t.Errorf("an I/O queue from an address that the host may not have: %v, %+v", err, e)
+	}
+	if _, err := dialFrom(t, here, r.addr).connect(2, h.data, 0); err != nil {
+		t.Error(err)
+	}
+}
+
 // Nothing but Connect comes first, and Connect comes once.
 func TestConnectOrder(t *testing.T) {
 	r := open(t, nil)

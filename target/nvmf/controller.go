@@ -220,13 +220,20 @@ func (c *controller) end(why error) {
 	} else {
 		c.zlog.Info("NVMe controller has ended", zap.Error(why))
 	}
-	for _, q := range l {
-		q.t.Terminate(fmt.Errorf("controller %d has ended: %w", c.id, why))
-	}
+	cut(l, fmt.Errorf("controller %d has ended: %w", c.id, why))
 	c.abortAll()
 	c.events.close()
 	c.sub.leave(c)
 	c.seat.leave()
+}
+
+// cut ends queues whose commands are aborted next. Their transports may have read more than
+// has come up, which is refused from here on.
+func cut(l []*queue, why error) {
+	for _, q := range l {
+		q.cut.Store(true)
+		q.t.Terminate(why)
+	}
 }
 
 func (c *controller) takeQueuesLocked() []*queue {
@@ -286,9 +293,7 @@ func (c *controller) setConfig(v nvme.Config) {
 		c.flush()
 	}
 	if len(io) > 0 {
-		for _, q := range io {
-			q.t.Terminate(errReset)
-		}
+		cut(io, errReset)
 		c.abortAll()
 	}
 }

@@ -32,6 +32,7 @@ type queue struct {
 	noFlow  bool            // the host does not want to know the SQ head
 	auth    *authentication // nil: the host need not prove who it is
 	proved  atomic.Bool     // its commands are served
+	cut     atomic.Bool     // its commands have been aborted, or are about to be: none takes effect any more
 
 	sqHead   atomic.Uint32 // completions so far
 	open     atomic.Int64  // commands that have not been answered
@@ -157,6 +158,8 @@ func (q *queue) Command(k *nvme.Command) {
 func (q *queue) refuses(r *request) nvme.Status {
 	sqe := &r.cmd.SQE
 	switch {
+	case q.cut.Load():
+		return nvme.AbortRequested
 	case r.cmd.Corrupt:
 		return nvme.TransientTransport
 	case r.cmd.NoRoom:

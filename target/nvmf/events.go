@@ -265,7 +265,7 @@ func (l *errorLog) add(r *request, s nvme.Status) {
 	defer l.mu.Unlock()
 	e := nvme.ErrorEntry{
 		Count: l.count + 1, SQID: r.q.id, CID: r.sqe().CID(), Status: s, Location: 0xFFFF,
-		Transport: uint8(nvme.TransportTCP), Opcode: r.sqe().Opcode(),
+		Transport: uint8(r.q.carrier()), Opcode: r.sqe().Opcode(),
 	}
 	if r.sqe().Opcode() != nvme.OpFabrics {
 		e.NSID = r.sqe().NSID()

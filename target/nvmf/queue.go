@@ -123,6 +123,15 @@ func (q *queue) waitingEvents() int {
 	return q.ctrl.events.waiting()
 }
 
+// carrier is what the queue's connection is, as hosts are told.
+func (q *queue) carrier() nvme.TransportType {
+	switch q.conn.Transport {
+	case portal.RDMA, portal.RoCE:
+		return nvme.TransportRDMA
+	}
+	return nvme.TransportTCP
+}
+
 // Push implements volume.Port.
 func (q *queue) Push() { q.t.Push() }
 

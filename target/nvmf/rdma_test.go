@@ -109,6 +109,24 @@ func (r *rig) attachRDMA(t *testing.T, inCapsule int) (admin, io *rdmaQueue) {
 	return admin, io
 }
 
+// The error log says by which transport a command has come.
+func TestErrorLogOverRDMA(t *testing.T) {
+	r := open(t, nil)
+	admin, io := r.attachRDMA(t, 0)
+	if _, err := io.do(rw(nvme.OpRead, 1<<40, 1), make([]byte, 512)); err == nil {
+		t.Fatal("a read behind the end")
+	}
+	var s nvme.SQE
+	s.NewGetLogPage(nvme.LogError, nvme.NSIDAll, 0, nvme.ErrorEntryLen)
+	b := make([]byte, nvme.ErrorEntryLen)
+	if _, err := admin.do(s, b); err != nil {
+		t.Fatal(err)
+	}
+	if e, err := nvme.ParseErrorEntry(b); err != nil || e.LBA != 1<<40 || e.Transport != uint8(nvme.TransportRDMA) {
+		t.Errorf("%+v, %v", e, err)
+	}
+}
+
 // One port, and one volume, over RDMA and TCP at once: what one writes the other reads.
 func TestOverRDMA(t *testing.T) {
 	for name, inCapsule := range map[string]int{"in the capsule": nvmerdma.InCapsule, "by RDMA Read": 0} {

@@ -2,6 +2,7 @@ package nvmf
 
 import (
 	"encoding/binary"
+	"slices"
 	"time"
 
 	"softiser/internal/nvme"
@@ -122,6 +123,7 @@ func (c *controller) structure(q nvme.Identify, t nvme.QueueTransport) ([]byte, 
 		for _, o := range c.sub.all() {
 			ids = append(ids, o.id)
 		}
+		slices.Sort(ids)
 		return nvme.AppendCntlIDs(nil, ids, q.CntlID()), nvme.Success
 	case nvme.CNSCommandSetController:
 		if q.CommandSet() != nvme.CSINVM {

@@ -83,6 +83,31 @@ func TestIdentity(t *testing.T) {
 	}
 }
 
+// Lists of controllers ascend, and begin where the host says.
+func TestControllerLists(t *testing.T) {
+	r := open(t, nil)
+	h := r.attach(hostNQN, 10, 0)
+	for range 11 {
+		r.attach(hostNQN, 10, 0)
+	}
+	for _, c := range []nvme.CNS{nvme.CNSControllers, nvme.CNSAttachedControllers} {
+		var s nvme.SQE
+		s.NewIdentify(c, 1)
+		s[42] = 3
+		b := make([]byte, nvme.IdentifyLen)
+		if _, err := h.do(s, b, nil); err != nil {
+			t.Fatal(err)
+		}
+		var got []uint16
+		for i := range binary.LittleEndian.Uint16(b) {
+			got = append(got, binary.LittleEndian.Uint16(b[2+2*i:]))
+		}
+		if !slices.Equal(got, []uint16{3, 4, 5, 6, 7, 8, 9, 10, 11, 12}) {
+			t.Errorf("CNS %02x from 3 on: %d", c, got)
+		}
+	}
+}
+
 func TestLogPages(t *testing.T) {
 	r := open(t, nil)
 	h := r.attach(hostNQN, 10, 1)

@@ -50,6 +50,7 @@ type controller struct {
 	limit     int               // guarded by mu: I/O queues, as Set Features has left it
 	keepAlive time.Duration     // guarded by mu: 0: none
 	timer     *time.Timer       // guarded by mu
+	beat      uint64            // guarded by mu: which timer counts
 	over      bool              // guarded by mu
 	past      Traffic           // guarded by mu: of I/O queues that have ended
 
@@ -106,12 +107,24 @@ func (c *controller) setKeepAliveLocked(d time.Duration) {
 		d = discoveryKeepAlive
 	}
 	c.keepAlive = (d + keepAliveUnit - 1) / keepAliveUnit * keepAliveUnit
-	if c.timer != nil {
-		c.timer.Stop()
-	}
+	c.stopTimerLocked()
 	if c.keepAlive > 0 && !c.over {
 		c.seen.Store(false)
-		c.timer = time.AfterFunc(c.keepAlive+keepAliveSlack, c.alive)
+		c.startTimerLocked()
+	}
+}
+
+func (c *controller) startTimerLocked() {
+	n := c.beat
+	c.timer = time.AfterFunc(c.keepAlive+keepAliveSlack, func() { c.alive(n) })
+}
+
+// stopTimerLocked ends the watch for the host. A timer that has fired already finds that it
+// does not count any more: a second one beside the next would see no command between the two.
+func (c *controller) stopTimerLocked() {
+	c.beat++
+	if c.timer != nil {
+		c.timer.Stop()
 	}
 }
 
@@ -121,16 +134,17 @@ const (
 	discoveryKeepAlive = 2 * time.Minute // of a discovery controller without one
 )
 
-// alive ends a controller whose host has been silent.
-func (c *controller) alive() {
-	if !c.seen.Swap(false) && !c.resting() {
-		c.end(errKeepAlive)
-		return
-	}
+// alive ends a controller whose host has been silent; beat is that of the timer that asks.
+func (c *controller) alive(beat uint64) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	if !c.over {
-		c.timer = time.AfterFunc(c.keepAlive+keepAliveSlack, c.alive)
+	counts := !c.over && beat == c.beat
+	silent := counts && !c.seen.Swap(false) && !c.resting()
+	if counts && !silent {
+		c.startTimerLocked()
+	}
+	c.mu.Unlock()
+	if silent {
+		c.end(errKeepAlive)
 	}
 }
 
@@ -210,9 +224,7 @@ func (c *controller) end(why error) {
 	}
 	c.over = true
 	orderly := c.status.ShutdownDone()
-	if c.timer != nil {
-		c.timer.Stop()
-	}
+	c.stopTimerLocked()
 	l := c.takeQueuesLocked()
 	c.mu.Unlock()
 	if orderly {
@@ -268,9 +280,7 @@ func (c *controller) setConfig(v nvme.Config) {
 	switch {
 	case v.Shutdown() != nvme.ShutdownNone && old.Shutdown() == nvme.ShutdownNone:
 		c.status = c.status&^nvme.StatusReady | nvme.StatusShutdownComplete
-		if c.timer != nil {
-			c.timer.Stop()
-		}
+		c.stopTimerLocked()
 	case v.Enabled() && !old.Enabled():
 		c.status = nvme.StatusReady
 		if !v.Valid() {

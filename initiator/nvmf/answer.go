@@ -27,7 +27,7 @@ func (q *queue) answered(c *command) {
 	case err == nil:
 		q.count(c)
 		q.ended(c, nil)
-	case again && c.fused == nil && r.cancel == nil && q.mayRetry(c):
+	case again && c.SQE.Fuse() == nvme.FuseNone && r.cancel == nil && q.mayRetry(c):
 		q.delay(c)
 	default:
 		if r.Op == blockio.OpWriteZeroes && errors.Is(err, blockdev.ErrNotSupported) {

@@ -68,7 +68,8 @@ type Association struct {
 
 	now    atomic.Int64  // time since begun, ns, as of the last tick
 	begun  time.Time     //
-	heard  atomic.Bool   // something was answered since the last keep alive
+	beat   atomic.Int64  // now, as of the last keep alive or what stood for it
+	heard  atomic.Bool   // a command that has been sent since then was answered
 	losses atomic.Uint32 // of the association
 	turn   atomic.Uint32 // the queue for the next new request
 

@@ -69,7 +69,9 @@
 //
 // Keep Alive goes out at half of its time-out, as the controller has it, which may have rounded it
 // (Get Features); a path is not taken for fenced before the longer one of both is over; where the
-// controller counts any command (TBKAS) an answer since the last one stands for it. One Asynchronous
+// controller counts any command (TBKAS) the answer to one that was sent since the last look stands for
+// it, and each quarter is looked at: an answer alone does not say when the controller has heard of its
+// command, and of the Keep Alive itself it would take the next one's place. One Asynchronous
 // Event Request is outstanding, the next one follows when the log page has been read and a tenth of a
 // second has passed: a controller that has much to tell is heard at our pace.
 //

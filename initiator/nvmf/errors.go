@@ -68,6 +68,13 @@ var (
 	ErrChanged = errors.New("nvmf: the namespace is not the same any more")
 )
 
+// unknown reports whether the controller says that it does not know what it was asked for, and
+// not that it cannot answer now.
+func unknown(err error) bool {
+	se, ok := errors.AsType[*StatusError](err)
+	return ok && (se.DoNotRetry || se.Status == uint16(nvme.InvalidField) || se.Status == uint16(nvme.InvalidOpcode))
+}
+
 // retryable reports whether a command that ended so may be sent again on this
 // association.
 func retryable(s nvme.Status) bool {

@@ -400,6 +400,39 @@ func TestRetries(t *testing.T) {
 	}
 }
 
+// The second half of a fused operation is not sent again alone.
+func TestHalfIsNotRetried(t *testing.T) {
+	f := newFake(t)
+	n := open(t, f.config())
+	f.set(func(q *fakeQueue, k *nvme.Command, e *nvme.CQE) bool {
+		if k.SQE.Fuse() == nvme.FuseSecond && f.count("Write") == 1 {
+			e.SetStatus(nvme.CommandInterrupted)
+		}
+		return true
+	})
+	err := n.Do(t.Context(), &blockio.Request{Op: blockio.OpCompareAndWrite, Buf: make([]byte, 1024)})
+	if se, ok := errors.AsType[*StatusError](err); !ok || se.Status != uint16(nvme.CommandInterrupted) || f.count("Write") != 1 {
+		t.Errorf("%v, %d Writes", err, f.count("Write"))
+	}
+}
+
+// A controller that cannot name a namespace now has not got another one in its place.
+func TestNamesLater(t *testing.T) {
+	f := newFake(t)
+	n := open(t, f.config())
+	var told atomic.Bool
+	f.set(func(q *fakeQueue, k *nvme.Command, e *nvme.CQE) bool {
+		if q.id == 0 && k.SQE.Opcode() == nvme.AdminIdentify && k.SQE.Identify().CNS() == nvme.CNSDescriptors && !told.Swap(true) {
+			e.SetStatus(nvme.CommandInterrupted)
+		}
+		return true
+	})
+	f.drop()
+	if _, err := n.WriteAt(make([]byte, 4096), 0); err != nil {
+		t.Error(err)
+	}
+}
+
 // A controller that has Write Zeroes, but not for this namespace, is given zeroes.
 func TestZeroesRefused(t *testing.T) {
 	f := newFake(t)

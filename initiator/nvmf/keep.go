@@ -16,7 +16,7 @@ const tick = 100 * time.Millisecond
 // fields are those of the goroutine of run.
 type keeper struct {
 	a       *Association
-	pinged  time.Time     // the last keep alive, or what stands for it
+	pinged  time.Time     // the last keep alive, or what stood for it
 	pong    chan error    // of the one that is under way
 	proved  time.Time     // when authentication was last over
 	proving chan struct{} // closed when the authentication that is under way is over
@@ -42,8 +42,8 @@ func (k *keeper) run() {
 		live, c := a.state == StateLive && !a.resting, a.ctrl
 		a.mu.Unlock()
 		if !live {
-			k.pinged, k.pong = time.Now(), nil
-			k.proved = k.pinged
+			k.begin()
+			k.pong, k.proved = nil, k.pinged
 			continue
 		}
 		k.expire()
@@ -68,18 +68,38 @@ func (k *keeper) run() {
 			}
 		default:
 		}
-		// Sent after half of the time-out: the other half allows for the network and for the controller's clock.
-		if k.pong != nil || time.Since(k.pinged) < c.kato/2-tick/2 {
+		if k.pong != nil || !k.due(c) {
 			continue
-		}
-		k.pinged = time.Now()
-		if a.heard.Swap(false) && c.ident.CTRATT&nvme.AttrTBKAS != 0 {
-			continue // commands keep the association alive as well
 		}
 		pong := make(chan error, 1)
 		k.pong = pong
 		a.wg.Go(func() { k.ping(c.kato, pong) })
 	}
+}
+
+// begin begins the time until the next keep alive.
+func (k *keeper) begin() {
+	k.pinged = time.Now()
+	k.a.beat.Store(k.a.now.Load()) // first: what is answered from now on was sent since, or does not count
+	k.a.heard.Store(false)
+}
+
+// due reports whether a Keep Alive is to be sent. The controller hears of the host after half of
+// the time-out at the latest: the other half allows for the network and for the controller's
+// clock. Where commands keep the association alive as well, one that was sent in the first
+// quarter stands for it, which the answer tells in time: so each quarter is looked at. What was
+// sent before, and is answered now, the controller has heard of long ago.
+func (k *keeper) due(c *controller) bool {
+	every, any := c.kato/2, c.ident.CTRATT&nvme.AttrTBKAS != 0
+	if any {
+		every /= 2
+	}
+	if time.Since(k.pinged) < every-tick/2 {
+		return false
+	}
+	heard := k.a.heard.Load()
+	k.begin()
+	return !any || !heard
 }
 
 // ping sends a Keep Alive.

@@ -123,8 +123,8 @@ func (n *Namespace) inspect(ctx context.Context) (g *geometry, ids nvme.Identifi
 		if ids, err = nvme.ParseIdentifiers(b); err != nil {
 			return nil, ids, epoch, err
 		}
-	} else if lost(err) {
-		return nil, ids, epoch, err
+	} else if !unknown(err) {
+		return nil, ids, epoch, err // without its names it would be taken for another one
 	}
 	if ids.NGUID == [16]byte{} {
 		ids.NGUID = d.NGUID

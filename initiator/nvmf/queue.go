@@ -285,9 +285,11 @@ func (q *queue) finish(r *request) {
 // Completed implements nvme.HostUpper.
 func (q *queue) Completed(h *nvme.HostCommand) {
 	q.busy.Store(true)
-	q.a.heard.Store(true)
 	q.mu.Lock()
 	c := &q.cmds[h.Slot]
+	if c.sentAt >= q.a.beat.Load() {
+		q.a.heard.Store(true)
+	}
 	q.sent--
 	q.stats.Completed++
 	if w := c.call; w != nil {

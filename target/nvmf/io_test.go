@@ -3,8 +3,10 @@ package nvmf_test
 import (
 	"bytes"
 	"errors"
+	"sync/atomic"
 	"testing"
 
+	"softiser/blockdev"
 	"softiser/internal/nvme"
 	"softiser/target"
 	"softiser/target/nvmf"
@@ -142,5 +144,70 @@ func TestReadOnly(t *testing.T) {
 	n, err := nvme.ParseNamespace(h.identify(nvme.CNSNamespace, 1))
 	if err != nil || n.NSATTR != nvme.NamespaceProtected {
 		t.Errorf("%+v, %v", n, err)
+	}
+}
+
+// lateWriter has a write cache, counts ranges that are made durable, and turns the cache of a volume off before it writes.
+type lateWriter struct {
+	blockdev.Device
+	cached  atomic.Pointer[volume.Volume]
+	flushes atomic.Int64
+}
+
+func (d *lateWriter) Info() blockdev.Info {
+	i := d.Device.Info()
+	i.WriteCache = true
+	return i
+}
+
+func (d *lateWriter) WriteAt(p []byte, off int64) (int, error) {
+	d.cached.Load().SetWriteCache(false)
+	return d.Device.WriteAt(p, off)
+}
+
+func (d *lateWriter) FlushRange(off, n int64) error {
+	d.flushes.Add(1)
+	return d.Device.FlushRange(off, n)
+}
+
+// TestCacheTurnedOffMeanwhile: a Write that began with the write cache on, and whose blocks get there when it
+// has been turned off and flushed, by somebody who has the volume as a LUN, is durable when it is answered.
+func TestCacheTurnedOffMeanwhile(t *testing.T) {
+	for name, n := range map[string]int{"in the capsule": 4096, "by R2T": 64 << 10} {
+		t.Run(name, func(t *testing.T) {
+			var d *lateWriter
+			r := open(t, func(_ *target.Config, s *nvmf.SubsystemConfig) {
+				d = &lateWriter{Device: s.Namespaces[0].Volume}
+				s.Namespaces[0].Volume, s.Namespaces[0].Placement = d, volume.PlacementVerified
+			})
+			d.cached.Store(r.srv.Volume(d))
+			if err := r.attach(hostNQN, 10, 2).io[1].write(0, pattern(n, 1)); err != nil {
+				t.Fatal(err)
+			}
+			if d.flushes.Load() == 0 {
+				t.Error("the cache is off, and the blocks may be lost")
+			}
+		})
+	}
+}
+
+// TestDeallocateWithoutACache: while the write cache is off, blocks that were deallocated do not come back with the power.
+func TestDeallocateWithoutACache(t *testing.T) {
+	for _, cached := range []bool{true, false} {
+		var d *lateWriter
+		r := open(t, func(_ *target.Config, s *nvmf.SubsystemConfig) {
+			d = &lateWriter{Device: s.Namespaces[0].Volume}
+			s.Namespaces[0].Volume = d
+		})
+		r.srv.Volume(d).SetWriteCache(cached)
+		var s nvme.SQE
+		s.Init(nvme.OpDatasetManagement, 1)
+		s.SetCDW(11, 4)
+		if _, err := r.attach(hostNQN, 10, 2).io[1].do(s, nil, nvme.AppendDSMRange(nil, nvme.BlockRange{LBA: 32, Blocks: 8})); err != nil {
+			t.Fatal(err)
+		}
+		if flushed := d.flushes.Load() > 0; flushed == cached {
+			t.Errorf("with the cache on %v: flushed %v", cached, flushed)
+		}
 	}
 }

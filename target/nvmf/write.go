@@ -100,7 +100,12 @@ func (r writeRequest) filled() {
 }
 
 func (r writeRequest) commit(m blockdev.Mode) {
-	if err := r.lease.CommitUntil(r.fua(), r.Stop()); err != nil {
+	fua := r.fua()
+	err := r.lease.CommitUntil(fua, r.Stop())
+	if err == nil && !fua && r.fua() { // the cache has been turned off meanwhile, and flushed before these blocks were in it
+		err = r.ns.dev.FlushRange(r.lease.Off, int64(r.lease.Len))
+	}
+	if err != nil {
 		r.fail(err, volume.Writing)
 		return
 	}

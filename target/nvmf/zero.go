@@ -47,7 +47,12 @@ func (r zeroRequest) deallocate() {
 			if x.Blocks == 0 {
 				continue
 			}
-			if err := r.ns.vol.Discard(int64(x.LBA)<<g.Shift, int64(x.Blocks)<<g.Shift, r.Stop()); err != nil {
+			off, n := int64(x.LBA)<<g.Shift, int64(x.Blocks)<<g.Shift
+			err := r.ns.vol.Discard(off, n, r.Stop())
+			if err == nil {
+				err = r.ns.vol.Settle(off, n)
+			}
+			if err != nil {
 				r.fail(err, volume.Writing)
 				return
 			}

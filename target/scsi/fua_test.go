@@ -46,3 +46,38 @@ func TestFUABit(t *testing.T) {
 		}
 	}
 }
+
+// lateWriter has a write cache, and does something before it writes.
+type lateWriter struct {
+	flushCounter
+	before func()
+}
+
+func (d *lateWriter) WriteAt(p []byte, off int64) (int, error) {
+	d.before()
+	return d.Device.WriteAt(p, off)
+}
+
+// TestCacheTurnedOffMeanwhile: a WRITE that began with the write cache on, and whose blocks get there when it
+// has been turned off and flushed, is durable when it is answered, as whoever has turned it off relies on.
+func TestCacheTurnedOffMeanwhile(t *testing.T) {
+	for name, c := range map[string]struct {
+		placement Placement
+		opts      []func(*call)
+	}{
+		"data with it":          {PlacementDirect, []func(*call){immediate(4096)}},
+		"data with it in part":  {PlacementDirect, []func(*call){immediate(1024)}},
+		"data that is verified": {PlacementVerified, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := &lateWriter{flushCounter: flushCounter{Device: newVolume(t, 1<<20, 512)}}
+			r := newRig(t, Config{}, LUConfig{Volume: d, Placement: c.placement})
+			v := r.dev.lookup(0).vol
+			d.before = func() { v.SetWriteCache(false) } // and MODE SELECT flushes
+			r.do(spc.AppendWrite(nil, 0, 8, false), make([]byte, 4096), 0, c.opts...).good()
+			if d.flushes.Load() == 0 {
+				t.Error("the cache is off, and the blocks may be lost")
+			}
+		})
+	}
+}

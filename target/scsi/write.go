@@ -134,6 +134,10 @@ func commitChunk(t *Task, staged []byte, m blockdev.Mode) {
 			t.failErr(err, volume.Writing)
 			return
 		}
+		// The cache may have been turned off meanwhile, and flushed before these blocks were in it.
+		if !fua && !t.flushed(t.Lease.Off, int64(t.Lease.Len)) {
+			return
+		}
 		t.Lease.Release()
 	}
 	if len(staged) > 0 {
@@ -141,11 +145,8 @@ func commitChunk(t *Task, staged []byte, m blockdev.Mode) {
 			t.failErr(err, volume.Writing)
 			return
 		}
-		if fua {
-			if err := lu.disk.FlushRange(off, int64(len(staged))); err != nil {
-				t.failErr(err, volume.Writing)
-				return
-			}
+		if !t.flushed(off, int64(len(staged))) {
+			return
 		}
 		t.data.put()
 	}

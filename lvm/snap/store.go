@@ -31,6 +31,7 @@ type Store struct {
 	area  int    // current area
 	count int    // entries in it
 	image []byte // its content
+	stale bool   // on disk something follows the end, which a loss of power has left of a commit
 
 	// Chunks that have been merged, but of which the list on disk may or may not
 	// say so, because writing it failed.
@@ -172,7 +173,9 @@ func (s *Store) parseArea() (int, error) {
 		e := s.image[i*entrySize:]
 		from, to := le.Uint64(e), le.Uint64(e[8:])
 		if to == 0 {
-			clear(s.image[i*entrySize:])
+			rest := s.image[i*entrySize:]
+			s.stale = !bytes.Equal(rest, make([]byte, len(rest)))
+			clear(rest)
 			return i, nil
 		}
 		if to < firstChunk || to >= s.chunks || s.isArea(to) {
@@ -209,9 +212,15 @@ type pair struct{ from, to uint64 }
 // record makes exceptions durable whose data has been written; has says whether
 // the store has a chunk. recordedLocked makes them visible.
 func (s *Store) record(ps []pair, has func(chunk uint64) bool) error {
+	if s.stale { // a list that grows must not run on into it, should the next commit be torn, too
+		if err := s.write(s.image, s.areaChunk(s.area)); err != nil {
+			return err
+		}
+	}
 	if err := s.dev.Flush(); err != nil {
 		return err
 	}
+	s.stale = false
 	for i := 0; i < len(ps); {
 		n := min(len(ps)-i, s.per-s.count)
 		for j, p := range ps[i : i+n] {

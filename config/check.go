@@ -310,32 +310,7 @@ func (c *Config) checkTargets(r *report) {
 			r.add(key+".iqn", "%s is already the name of %s", t.IQN, first)
 		}
 		iqns[t.IQN] = key
-		luns := map[int]string{}
-		served := map[string]servedLUN{} // within the target: further targets may serve it as well
-		for j, l := range t.LUNs {
-			lkey := fmt.Sprintf("%s.luns[%d]", key, j)
-			checkRange(r, lkey+".lun", l.LUN, 0, MaxLUN)
-			if first, ok := luns[l.LUN]; ok {
-				r.add(lkey+".lun", "LUN %d of %s is already %s", l.LUN, t.IQN, first)
-			}
-			luns[l.LUN] = lkey
-			if l.Volume == "" {
-				r.add(lkey+".volume", "missing; name one of the volumes")
-			} else if v := volumes[l.Volume]; v == nil {
-				r.add(lkey+".volume", "there is no volume %q%s", l.Volume, didYouMean(l.Volume, names(c.Volumes)))
-			} else {
-				now := servedLUN{lkey, v.ReadOnly || l.ReadOnly}
-				first, twice := served[l.Volume]
-				if twice && !(first.readOnly && now.readOnly) {
-					r.add(lkey+".volume", "%s is served as %s already, and a volume that can be written has one LUN in a target: initiators would take the two for paths through one port. "+
-						"For several paths give the target several portals, or serve the volume by further targets; for readers write read_only: true at every LUN of the volume", l.Volume, first.key)
-				}
-				if !twice || !now.readOnly {
-					served[l.Volume] = now
-				}
-			}
-			c.checkLUNAccess(r, lkey, &l)
-		}
+		c.checkLUNs(r, key, t, volumes)
 		for j, a := range t.Portals {
 			if !listen[a] {
 				r.add(fmt.Sprintf("%s.portals[%d]", key, j), "no portal listens on %q; use the listen address of a portal, letter for letter", a)
@@ -349,6 +324,36 @@ func (c *Config) checkTargets(r *report) {
 		}
 		checkACL(r, key+".acl", &t.ACL)
 		c.checkBindings(r, key+".acl", t)
+	}
+}
+
+// checkLUNs checks that the LUNs of a target have numbers and volumes of their own, which exist.
+func (c *Config) checkLUNs(r *report, key string, t *Target, volumes map[string]*Volume) {
+	luns := map[int]string{}
+	served := map[string]servedLUN{} // within the target: further targets may serve it as well
+	for j, l := range t.LUNs {
+		lkey := fmt.Sprintf("%s.luns[%d]", key, j)
+		checkRange(r, lkey+".lun", l.LUN, 0, MaxLUN)
+		if first, ok := luns[l.LUN]; ok {
+			r.add(lkey+".lun", "LUN %d of %s is already %s", l.LUN, t.IQN, first)
+		}
+		luns[l.LUN] = lkey
+		if l.Volume == "" {
+			r.add(lkey+".volume", "missing; name one of the volumes")
+		} else if v := volumes[l.Volume]; v == nil {
+			r.add(lkey+".volume", "there is no volume %q%s", l.Volume, didYouMean(l.Volume, names(c.Volumes)))
+		} else {
+			now := servedLUN{lkey, v.ReadOnly || l.ReadOnly}
+			first, twice := served[l.Volume]
+			if twice && !(first.readOnly && now.readOnly) {
+				r.add(lkey+".volume", "%s is served as %s already, and a volume that can be written has one LUN in a target: initiators would take the two for paths through one port. "+
+					"For several paths give the target several portals, or serve the volume by further targets; for readers write read_only: true at every LUN of the volume", l.Volume, first.key)
+			}
+			if !twice || !now.readOnly {
+				served[l.Volume] = now
+			}
+		}
+		c.checkLUNAccess(r, lkey, &l)
 	}
 }
 

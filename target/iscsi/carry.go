@@ -224,7 +224,7 @@ func (h Handover) Check(k *Carried, files int) error {
 		}
 		for j := range x.Conns {
 			c := &x.Conns[j]
-			if h.portal(c.Portal) == nil {
+			if portal.Find(h.srv.cfg.Portals, c.Portal) == nil {
 				return fmt.Errorf("session %d: there is no portal %s", x.TSIH, iscsi.Printable(c.Portal))
 			}
 			if err := h.checkRDMA(c); err != nil {
@@ -244,15 +244,6 @@ func (h Handover) checkRDMA(k *CarriedConnection) error {
 		return errors.New("it is over iSER, which the configuration has not")
 	}
 	return h.srv.rdma.CheckCarried(k.RDMA, &k.Params)
-}
-
-func (h Handover) portal(listen string) *portal.Portal {
-	for _, p := range h.srv.cfg.Portals {
-		if c := p.Config(); c.Listen == listen && !c.RoCE() {
-			return p
-		}
-	}
-	return nil
 }
 
 // check says what is wrong with a session, wherever it is to go on.
@@ -394,15 +385,7 @@ func (s *session) goOn() {
 // adoptConn makes a connection, which has not been started.
 func (h Handover) adoptConn(k *CarriedConnection) (*conn, error) {
 	s := h.srv
-	p := h.portal(k.Portal)
-	if p == nil {
-		return nil, fmt.Errorf("there is no portal %s", k.Portal)
-	}
-	fd := k.FD
-	if k.FD = -1; fd < 0 {
-		return nil, errors.New("no descriptor has come with it")
-	}
-	n, err := p.TakeOver(fd, k.Opened)
+	n, err := portal.TakeOver(s.cfg.Portals, k.Portal, &k.FD, k.Opened)
 	if err != nil {
 		return nil, err
 	}

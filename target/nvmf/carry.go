@@ -201,21 +201,12 @@ func (h Handover) Check(k *Carried, files int) error {
 		}
 		for j := range c.Queues {
 			q := &c.Queues[j]
-			if h.portal(q.Portal) == nil {
+			if portal.Find(h.f.cfg.Portals, q.Portal) == nil {
 				return fmt.Errorf("controller %d: there is no portal %q", c.ID, q.Portal)
 			}
 			if err := h.checkRDMA(q); err != nil {
 				return fmt.Errorf("controller %d: queue %d: %w", c.ID, q.ID, err)
 			}
-		}
-	}
-	return nil
-}
-
-func (h Handover) portal(listen string) *portal.Portal {
-	for _, p := range h.f.cfg.Portals {
-		if c := p.Config(); c.Listen == listen && !c.RoCE() {
-			return p
 		}
 	}
 	return nil

@@ -2,7 +2,6 @@ package nvmf
 
 import (
 	"errors"
-	"fmt"
 	"time"
 
 	"softiser/internal/nvme"
@@ -82,15 +81,7 @@ func (h Handover) checkRDMA(k *CarriedQueue) error {
 // adoptQueue makes a queue, which has not been started.
 func (h Handover) adoptQueue(k *CarriedQueue, s *subsystem, host string) (*queue, error) {
 	f := h.f
-	p := h.portal(k.Portal)
-	if p == nil {
-		return nil, fmt.Errorf("there is no portal %s", k.Portal)
-	}
-	fd := k.FD
-	if k.FD = -1; fd < 0 {
-		return nil, errors.New("no descriptor has come with it")
-	}
-	n, err := p.TakeOver(fd, k.Opened)
+	n, err := portal.TakeOver(f.cfg.Portals, k.Portal, &k.FD, k.Opened)
 	if err != nil {
 		return nil, err
 	}

@@ -2,6 +2,7 @@ package portal
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -69,10 +70,33 @@ func (s *Server) Inherit(listen string, fd int) error {
 	return fmt.Errorf("target: there is no portal %s", listen)
 }
 
-// TakeOver makes a connection of one that another process has accepted on the portal and logged
-// in: it has no place among those before login. The descriptor belongs to it, also after an
-// error.
-func (p *Portal) TakeOver(fd int, opened time.Time) (*Conn, error) {
+// Find returns the portal over TCP that listens at listen, as configured; nil: there is none.
+func Find(portals []*Portal, listen string) *Portal {
+	for _, p := range portals {
+		if p.cfg.Listen == listen && !p.cfg.RoCE() {
+			return p
+		}
+	}
+	return nil
+}
+
+// TakeOver makes a connection of one that another process has accepted at listen and logged
+// in: it has no place among those before login. The descriptor belongs to it where one of the
+// portals listens there, also after an error, and *fd becomes -1.
+func TakeOver(portals []*Portal, listen string, fd *int, opened time.Time) (*Conn, error) {
+	p := Find(portals, listen)
+	if p == nil {
+		return nil, fmt.Errorf("there is no portal %s", listen)
+	}
+	own := *fd
+	if *fd = -1; own < 0 {
+		return nil, errors.New("no descriptor has come with it")
+	}
+	return p.takeOver(own, opened)
+}
+
+// takeOver is TakeOver at this portal.
+func (p *Portal) takeOver(fd int, opened time.Time) (*Conn, error) {
 	f := os.NewFile(uintptr(fd), p.cfg.Listen)
 	defer f.Close()
 	nc, err := net.FileConn(f)

@@ -6,6 +6,7 @@ import (
 	"path"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -143,6 +144,36 @@ func TestComplianceNamesWhatIsThere(t *testing.T) {
 	}
 	if places < 200 {
 		t.Errorf("only %d places were found", places)
+	}
+}
+
+// TestDocumentsNameFilesThatAre: a Go file that the map or a decision names is there, in the folder that it
+// is said to be in.
+func TestDocumentsNameFilesThatAre(t *testing.T) {
+	docs, err := filepath.Glob("../../docs/adr/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var paths []string
+	for _, f := range sources(t) {
+		paths = append(paths, "/"+f.path)
+	}
+	named := regexp.MustCompile("`(\\w[\\w/-]*\\.go)\\b")
+	found := 0
+	for _, name := range append(docs, "../../docs/ARCHITECTURE.md") {
+		doc, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range named.FindAllStringSubmatch(string(doc), -1) {
+			found++
+			if !slices.ContainsFunc(paths, func(p string) bool { return strings.HasSuffix(p, "/"+m[1]) }) {
+				t.Errorf("%s names %s, which is not there", filepath.Base(name), m[1])
+			}
+		}
+	}
+	if found < 50 {
+		t.Errorf("only %d files are named", found)
 	}
 }
 

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -35,6 +37,9 @@ func (o *options) publish(run *result.Run) error {
 	}
 	path := filepath.Join(dir, "README.md")
 	b, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) { // --out is not that of the repository
+		b, err = []byte("# Results\n\n"+generatedBegin+"\n"+generatedEnd+"\n"), nil
+	}
 	if err != nil {
 		return err
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -36,6 +37,22 @@ func TestGenerated(t *testing.T) {
 	for _, want := range []string{"- cores: 2", "| a row | c |", "**not met**, [why](LIMITS.md#row)", "ip netns add NETNS\ncc -o SCRATCH/p SCRATCH/p.c\nSCRATCH/p serve\n", "taskset -c 1 go run ./benchmarks verbs-client", "![p](img/p.svg)", "bin/iser-target serve --config SCRATCH/target.yaml", "SCRATCH/a.sock"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("lacks %q:\n%s", want, got)
+		}
+	}
+}
+
+// Results go where nobody has begun a README.md, and into it again.
+func TestPublishElsewhere(t *testing.T) {
+	dir := t.TempDir()
+	o := &options{out: filepath.Join(dir, "results")}
+	for _, cores := range []string{"2", "4"} {
+		run := &result.Run{Machine: map[string]string{"cores": cores}, Rows: []result.Row{{ID: "row", Title: "a row", Metrics: []string{result.IOPS}}}}
+		if err := o.publish(run); err != nil {
+			t.Fatal(err)
+		}
+		b, err := os.ReadFile(filepath.Join(dir, "README.md"))
+		if err != nil || !strings.Contains(string(b), "- cores: "+cores+"\n") || strings.Count(string(b), generatedBegin) != 1 {
+			t.Errorf("%s, %v", b, err)
 		}
 	}
 }

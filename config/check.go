@@ -35,6 +35,12 @@ func (c *Config) check(r *report) {
 	checkSize(r, "limits.staging_memory", c.Limits.StagingMemory, 16<<20, 1<<40)
 	if c.Admin.Metrics != "" {
 		checkHostPort(r, "admin.metrics", c.Admin.Metrics)
+		if i := slices.IndexFunc(c.Portals, func(p Portal) bool { return p.Listen == c.Admin.Metrics }); i >= 0 {
+			r.add("admin.metrics", "%s is already the address of portals[%d]", c.Admin.Metrics, i)
+		}
+	}
+	if n := len(c.Admin.Socket); n > maxSocketPath {
+		r.add("admin.socket", "the path has %d bytes; that of a socket has at most %d", n, maxSocketPath)
 	}
 	oneOf(r, "logging.level", c.Logging.Level, "debug", "info", "warn", "error")
 	oneOf(r, "logging.format", c.Logging.Format, "console", "json")
@@ -57,7 +63,7 @@ func (c *Config) checkPortals(r *report) {
 	for i, p := range c.Portals {
 		key := fmt.Sprintf("portals[%d]", i)
 		if p.Listen == "" {
-			r.add(key+".listen", "missing; expected host:port, for example 127.0.0.1:3260 or [::]:3260")
+			r.add(key+".listen", "missing; expected host:port, for example 127.0.0.1:3260 or \"[::]:3260\"")
 			continue
 		}
 		checkHostPort(r, key+".listen", p.address())
@@ -564,6 +570,9 @@ func checkRange(r *report, key string, n, low, high int) {
 		r.add(key, "%d is not between %d and %d", n, low, high)
 	}
 }
+
+// maxSocketPath is what sockaddr_un has room for, less the zero at the end.
+const maxSocketPath = 107
 
 func checkSize(r *report, key string, n, low, high Size) {
 	if n < low || n > high {

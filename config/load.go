@@ -10,7 +10,9 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/go-viper/mapstructure/v2"
 	"github.com/spf13/viper"
@@ -49,6 +51,9 @@ func readFile(path string, limit int64) ([]byte, error) {
 	return b, err
 }
 
+// bareIPv6 matches an address such as [::]:3260 that is not quoted: YAML takes it for a list.
+var bareIPv6 = regexp.MustCompile(`(?m)^[^#"'\n]*(:|-|\[|,)[ \t]+\[[0-9A-Fa-f:.%]*:[0-9A-Fa-f:.%a-z]*\]:[0-9]`)
+
 // Parse is Load for text that came from elsewhere; path is used in messages and
 // as the origin of relative paths, and may be empty.
 func Parse(text []byte, path string) (*Config, error) {
@@ -62,8 +67,13 @@ func Parse(text []byte, path string) (*Config, error) {
 	}
 	if err != nil && !errors.Is(err, io.EOF) {
 		hint := ""
-		if bytes.HasPrefix(text, []byte("\t")) || bytes.Contains(text, []byte("\n\t")) {
+		switch {
+		case !utf8.Valid(text), bytes.IndexByte(text, 0) >= 0:
+			hint = "; this is no text, and a configuration is YAML"
+		case bytes.HasPrefix(text, []byte("\t")), bytes.Contains(text, []byte("\n\t")):
 			hint = "; a line begins with a tab, and YAML is indented with blanks"
+		case bareIPv6.Match(text):
+			hint = "; an address in brackets has to be quoted, as in listen: \"[::]:3260\""
 		}
 		r.add("", "%s%s", strings.TrimPrefix(err.Error(), "yaml: "), hint)
 		return nil, r.err()

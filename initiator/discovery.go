@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"softiser/initiator/internal/wrongport"
 	"softiser/internal/iscsi"
 )
 
@@ -42,7 +43,7 @@ func Discover(ctx context.Context, cfg Config) ([]Target, error) {
 // discover logs in for discovery (RFC 7143 §4.3), asks for all targets, and logs out.
 func discover(ctx context.Context, cfg *Config) (ts []Target, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, cfg.LoginTimeout,
-		fmt.Errorf("no answer within %v: %w", cfg.LoginTimeout, context.DeadlineExceeded))
+		wrongport.Silent("no answer", cfg.LoginTimeout))
 	defer cancel()
 	tr := transport{cfg: cfg}
 	c, err := open(ctx, &tr, cfg.Address, iscsi.DiscoverySession, nil)

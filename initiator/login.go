@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"softiser/initiator/internal/wrongport"
 	"softiser/internal/iscsi"
 )
 
@@ -84,7 +85,7 @@ func (c *conn) enter() {
 // is not the session's yet.
 func (s *Session) connect(ctx context.Context) (*conn, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, s.cfg.LoginTimeout,
-		fmt.Errorf("no login within %v: %w", s.cfg.LoginTimeout, context.DeadlineExceeded))
+		wrongport.Silent("no login", s.cfg.LoginTimeout))
 	defer cancel()
 	addr := s.cfg.Address
 	for hops := 0; ; hops++ {

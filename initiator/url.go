@@ -67,9 +67,9 @@ func parseURL(s string) (c Config, path string, err error) {
 	scheme, rest, ok := strings.Cut(s, "://")
 	switch {
 	case !ok:
-		return c, "", fmt.Errorf("%q is not a URL: want iser://host[:port]/iqn/lun or iscsi://host[:port]/iqn/lun", redactURL(s))
+		return c, "", fmt.Errorf("%q is not a URL: want iser://host[:port]/iqn/lun, iscsi://host[:port]/iqn/lun or nvme+tcp://host[:port]/nqn/nsid", redactURL(s))
 	case !slices.Contains(schemes[:], scheme):
-		return c, "", fmt.Errorf("URL %s: scheme %q is not known: want iser, iser+roce or iscsi", redactURL(s), scheme)
+		return c, "", fmt.Errorf("URL %s: scheme %q is not known: want iser, iser+roce or iscsi, or for NVMe nvme+tcp, nvme+rdma or nvme+roce", redactURL(s), scheme)
 	}
 	c.Transport = Transport(slices.Index(schemes[:], scheme))
 	rest, query, _ := strings.Cut(rest, "?")

@@ -365,6 +365,10 @@ func TestRefusals(t *testing.T) {
 	if err := os.WriteFile(empty, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
+	small := filepath.Join(dir, "small")
+	if err := os.WriteFile(small, make([]byte, 100), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	fifo := filepath.Join(dir, "fifo")
 	if err := unix.Mkfifo(fifo, 0o600); err != nil {
 		t.Fatal(err)
@@ -382,6 +386,7 @@ func TestRefusals(t *testing.T) {
 		{Config{Path: big, Size: 8192}, "raise the size"},
 		{Config{Path: big, Size: 32768, ReadOnly: true}, "the volume is read-only"},
 		{Config{Path: empty}, "the file is empty"},
+		{Config{Path: small}, "the file has 100 bytes, which is less than a block of 512"},
 		{Config{Path: fifo, Size: 4096}, "not a regular file"},
 		{Config{Path: "/dev/null", Size: 4096}, "not a regular file"},
 		{Config{Path: dir, Size: 4096}, "directory"},

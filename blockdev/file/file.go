@@ -99,7 +99,10 @@ func open(cfg Config) (_ *Device, err error) {
 	follow := cfg.Size == 0
 	if follow {
 		cfg.Size = st.Size &^ int64(cfg.BlockSize-1)
-		if cfg.Size == 0 {
+		switch {
+		case cfg.Size == 0 && st.Size > 0:
+			return nil, fmt.Errorf("the file has %d bytes, which is less than a block of %d; state a size to give it more", st.Size, cfg.BlockSize)
+		case cfg.Size == 0:
 			return nil, errors.New("the file is empty; state a size to give it one")
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"softiser/blockdev"
@@ -52,6 +53,15 @@ func TestMark(t *testing.T) {
 	mark(d, "")
 	if want := "setfattr -x user.softiser.state " + d.Info().ID; d.Unmark(kind) != want {
 		t.Errorf("%q, want %q", d.Unmark(kind), want)
+	}
+	odd := filepath.Join(t.TempDir(), "it's a disk")
+	if o, err := Open(Config{Path: odd, Size: 4096}); err != nil {
+		t.Error(err)
+	} else {
+		if got := o.Unmark(kind); !strings.HasPrefix(got, "setfattr -x user.softiser.state '") || !strings.HasSuffix(got, `/it'\''s a disk'`) {
+			t.Error(got)
+		}
+		o.Close()
 	}
 	d.Close()
 	if _, err := d.Mark(kind); !errors.Is(err, blockdev.ErrClosed) {

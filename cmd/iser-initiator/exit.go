@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"strconv"
 	"syscall"
 
 	"softiser/initiator"
@@ -15,6 +16,7 @@ import (
 	"softiser/internal/iscsi"
 	"softiser/internal/nvme"
 	callerr "softiser/internal/usage"
+	"softiser/rdma"
 )
 
 // Exit codes; where open-iscsi has one for the case it is the same number.
@@ -63,10 +65,16 @@ func usage(format string, args ...any) error {
 
 // advice is what to do about a connection that nobody took.
 func advice(err error) string {
-	if errors.Is(err, syscall.ECONNREFUSED) {
-		return "; nothing listens there: is the server running, at this address and port?"
+	if !errors.Is(err, syscall.ECONNREFUSED) {
+		return ""
 	}
-	return ""
+	const refused = "; nothing listens there: is the server running, at this address and port?"
+	if op, ok := errors.AsType[*net.OpError](err); ok {
+		if a, ok := op.Addr.(*net.TCPAddr); ok && (strconv.Itoa(a.Port) == nvmf.DefaultPort || strconv.Itoa(a.Port) == nvmf.DiscoveryPort) {
+			return refused + fmt.Sprintf(" %d is what NVMe has where a URL names no port; iser-target has all wires on 3260 if nothing else is configured", a.Port)
+		}
+	}
+	return refused
 }
 
 // exitCode maps an error to the code that scripts see.
@@ -104,11 +112,11 @@ func exitCode(err error) int {
 			return exitNotFound
 		}
 		return exitLogin
-	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, blockio.ErrTimeout):
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, blockio.ErrTimeout), errors.Is(err, rdma.ErrTimeout):
 		return exitTimeout
 	case errors.Is(err, blockio.ErrNoLUN):
 		return exitNotFound
-	case errors.As(err, &op) && op.Op != "listen", errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, blockio.ErrSessionLost):
+	case errors.As(err, &op) && op.Op != "listen", errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ECONNRESET), errors.Is(err, blockio.ErrSessionLost):
 		return exitConnect
 	}
 	return exitError

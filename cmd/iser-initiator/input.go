@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -20,6 +22,9 @@ func input(a []string) (r *os.File, length int64, err error) {
 		return os.Stdin, -1, nil
 	}
 	f, err := os.Open(a[1])
+	if errors.Is(err, fs.ErrNotExist) && strings.Contains(a[1], "://") {
+		return nil, -1, usage("%s is no file; the volume's URL comes first, then FILE", a[1])
+	}
 	if err != nil {
 		return nil, -1, err
 	}

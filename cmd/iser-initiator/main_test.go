@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -20,6 +21,7 @@ import (
 	"softiser/initiator/blockio"
 	"softiser/internal/iscsi"
 	"softiser/internal/leaktest"
+	"softiser/rdma"
 	"softiser/target"
 	"softiser/target/scsi"
 	"softiser/target/targettest"
@@ -341,7 +343,7 @@ func TestExitCodes(t *testing.T) {
 	}
 	for err, want := range map[error]int{
 		context.DeadlineExceeded: exitTimeout, blockio.ErrTimeout: exitTimeout, blockio.ErrSessionLost: exitConnect, errors.New("x"): exitError,
-		&iscsi.LoginError{Status: iscsi.LoginTargetFailure}: exitLogin,
+		&iscsi.LoginError{Status: iscsi.LoginTargetFailure}: exitLogin, rdma.ErrTimeout: exitTimeout, syscall.ECONNRESET: exitConnect,
 	} {
 		if got := exitCode(fmt.Errorf("wrapped: %w", err)); got != want {
 			t.Errorf("%v: %d, want %d", err, got, want)
@@ -379,6 +381,36 @@ func TestCredentials(t *testing.T) {
 func TestRefusedExitCode(t *testing.T) {
 	if c := exitCode(fmt.Errorf("rdma: 127.0.0.1:3260: %w", syscall.ECONNREFUSED)); c != exitConnect {
 		t.Errorf("over RoCE: exit code %d", c)
+	}
+}
+
+// Who has left the port of NVMe out is told which one was meant, and where ours is.
+func TestRefusedAdvice(t *testing.T) {
+	for port, want := range map[int]string{4420: "4420 is what NVMe has", 8009: "8009 is what NVMe has", 3260: ""} {
+		err := fmt.Errorf("nvmf: %w", &net.OpError{Op: "dial", Addr: &net.TCPAddr{Port: port}, Err: syscall.ECONNREFUSED})
+		got := advice(err)
+		if !strings.Contains(got, "nothing listens there") || want == "" && strings.Contains(got, "NVMe") || !strings.Contains(got, want) {
+			t.Errorf("%d: %q", port, got)
+		}
+	}
+}
+
+// FILE before the URL, a folder and a device get their own words.
+func TestWrongFiles(t *testing.T) {
+	addr, _ := serve(t, 1<<20, "")
+	url, dir := "iser://"+addr+"/"+testIQN+"/0", t.TempDir()
+	for _, c := range []struct {
+		want string
+		line []string
+	}{
+		{"the volume's URL comes first", []string{"write", "disk.img", url}},
+		{dir + " is a folder", []string{"read", url, dir}},
+		{dir + " is a folder", []string{"read", url, dir, "--force"}},
+		{"--force writes to what is there", []string{"read", url, "/dev/null"}},
+	} {
+		if _, errs, code := run(t, c.line...); code != exitUsage || !strings.Contains(errs, c.want) {
+			t.Errorf("%v: exit %d, %s", c.line, code, errs)
+		}
 	}
 }
 

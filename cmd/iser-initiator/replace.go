@@ -28,6 +28,10 @@ func create(name string, replace bool) (*output, error) {
 	mode := fs.FileMode(0o666)
 	st, err := os.Stat(name)
 	switch {
+	case err == nil && st.IsDir():
+		return nil, usage("%s is a folder; name a file in it", name)
+	case err == nil && !replace && !st.Mode().IsRegular():
+		return nil, usage("%s exists and is no ordinary file; --force writes to what is there", name)
 	case err == nil && !replace:
 		return nil, usage("%s exists; --force replaces it", name)
 	case err == nil && !st.Mode().IsRegular():

@@ -46,7 +46,7 @@ func reserveCommand() *cobra.Command {
 		Example: `  iser-initiator reserve report   iser://127.0.0.1/iqn.2026-11.softiser:demo/0
   iser-initiator reserve register iser://127.0.0.1/iqn.2026-11.softiser:demo/0 --isid 80a1b2c30000 --new-key 0xabc
   iser-initiator reserve acquire  iser://127.0.0.1/iqn.2026-11.softiser:demo/0 --isid 80a1b2c30000 --key 0xabc --type write-exclusive
-  iser-initiator reserve preempt  nvme+tcp://127.0.0.1/nqn.2026-11.softiser:demo/1 --key 0xdef --victim 0xabc --type exclusive-access --abort`,
+  iser-initiator reserve preempt  nvme+tcp://127.0.0.1:3260/nqn.2026-11.softiser:demo/1 --key 0xdef --victim 0xabc --type exclusive-access --abort`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -237,7 +237,7 @@ func reportCommand() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use: "report URL", Short: "Show who is registered, and who holds the reservation", Args: cobra.ExactArgs(1),
-		Example: "  iser-initiator reserve report nvme+tcp://127.0.0.1/nqn.2026-11.softiser:demo/1 --json",
+		Example: "  iser-initiator reserve report nvme+tcp://127.0.0.1:3260/nqn.2026-11.softiser:demo/1 --json",
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	opts := connflags.Register(cmd.Flags())

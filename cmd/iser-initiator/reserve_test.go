@@ -99,8 +99,8 @@ func TestReserveRefused(t *testing.T) {
 		{"up to 64 bits", []string{"register", ns, "--new-key=0x10000000000000000"}},
 		{`"shared" is no type of reservation; there are write-exclusive, `, []string{"acquire", ns, "--key=1", "--type=shared"}},
 		{"release gives a reservation up", []string{"acquire", ns, "--key=1", "--type=none"}},
-		{`"type"`, []string{"acquire", ns, "--key=1"}},
-		{`"victim"`, []string{"preempt", ns, "--key=1", "--type=write-exclusive"}},
+		{"--type is missing", []string{"acquire", ns, "--key=1"}},
+		{"--victim is missing", []string{"preempt", ns, "--key=1", "--type=write-exclusive"}},
 		{"persist", []string{"clear", ns, "--key=1", "--persist"}},
 	} {
 		if _, errs, code := run(t, append([]string{"reserve"}, tt.args...)...); code != exitUsage || !strings.Contains(errs, tt.want) {

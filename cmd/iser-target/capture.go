@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/netip"
 	"os"
@@ -207,6 +208,9 @@ func (f *captureFlags) open(cmd *cobra.Command) (out io.Writer, end func() error
 		return out, func() error { return nil }, nil
 	}
 	w, err := os.OpenFile(f.write, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if errors.Is(err, fs.ErrExist) {
+		return nil, nil, fmt.Errorf("%s exists; remove it, or name another file", f.write)
+	}
 	if err != nil {
 		return nil, nil, err
 	}

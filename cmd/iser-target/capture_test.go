@@ -247,9 +247,9 @@ func TestCaptureErrors(t *testing.T) {
 		code int
 		args []string
 	}{
-		{"required flag(s) \"write\" not set", exitUsage, []string{"--next", addr}},
-		{"[session controller peer next]", exitUsage, []string{"-w", f}},
-		{"[session controller peer next]", exitUsage, []string{"-w", f, "--next", addr, "--session", "1"}},
+		{"--write is missing", exitUsage, []string{"--next", addr}},
+		{"one of --session, --controller, --peer, --next is missing", exitUsage, []string{"-w", f}},
+		{"--next, --session exclude each other", exitUsage, []string{"-w", f, "--next", addr, "--session", "1"}},
 		{"no session with TSIH 7", exitFailure, []string{"-w", f, "--session", "7"}},
 		{"no controller with ID 7", exitFailure, []string{"-w", f, "--controller", "7"}},
 		{"portal", exitUsage, []string{"-w", f, "--next", "localhost"}},
@@ -257,7 +257,7 @@ func TestCaptureErrors(t *testing.T) {
 		{"1 to 64", exitFailure, []string{"-w", f, "--peer", "127.0.0.1", "--connections", "65"}},
 		{"ends within", exitFailure, []string{"-w", f, "--peer", "127.0.0.1", "--time", "0s"}},
 		{"1 byte to 64 GiB", exitFailure, []string{"-w", f, "--peer", "127.0.0.1", "--bytes", "0"}},
-		{"exists", exitFailure, []string{"-w", there, "--peer", "127.0.0.1"}},
+		{"there exists; remove it, or name another file", exitFailure, []string{"-w", there, "--peer", "127.0.0.1"}},
 		{"nothing has been sent or received", exitFailure, []string{"-w", f, "--peer", "192.0.2.1", "--time", "10ms"}},
 	} {
 		if code, out := command(t, append([]string{"capture", "--socket", socket}, c.args...)...); code != c.code || !strings.Contains(out, c.want) {

@@ -24,10 +24,10 @@ func TestCheckAppliesServesRules(t *testing.T) {
 		skip         bool
 	}{
 		{name: "to be created", volume: "path: d.img, size: 1MiB, create: true"},
-		{name: "missing", volume: "path: d.img, size: 1MiB", want: "no such file"},
+		{name: "missing", volume: "path: d.img, size: 1MiB", want: "no such file or directory, and it may not be created (create: true"},
 		{name: "missing folder", volume: "path: no/d.img, size: 1MiB, create: true", want: "no/d.img cannot be created"},
 		{name: "empty", volume: "path: d.img", make: content("d.img", 0), want: "the file is empty"},
-		{name: "less than a block", volume: "path: d.img", make: content("d.img", 100), want: "d.img"},
+		{name: "less than a block", volume: "path: d.img", make: content("d.img", 100), want: "d.img: the file has 100 bytes"},
 		{name: "empty with a size", volume: "path: d.img, size: 1MiB", make: content("d.img", 0), remark: "grown to the configured 1MiB"},
 		{name: "smaller", volume: "path: d.img, size: 1MiB", make: content("d.img", 4096), remark: "had 4KiB; it has been grown"},
 		{name: "smaller, read-only", volume: "path: d.img, size: 1MiB, read_only: true", make: content("d.img", 4096), want: "less than the configured size"},

@@ -63,6 +63,8 @@ func main() {
 	version = buildinfo.Version(version)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	// A second signal ends the program at once, but for serve, which has its own rule.
+	context.AfterFunc(ctx, stop)
 	code := make(chan int)
 	go func() { code <- run(ctx, os.Args[1:], os.Stdout, os.Stderr) }()
 	os.Exit(<-code)

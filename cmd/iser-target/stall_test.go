@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -155,6 +156,45 @@ func TestSIGTERMWhileOpening(t *testing.T) {
 	thaw()
 	if code := exitOf(t, c); code != exitFailure {
 		t.Errorf("exit %d:\n%s", code, &log)
+	}
+}
+
+// Nothing but a signal ends a command whose configuration does not come. The first one asks it
+// to end, and one that is given again ends it.
+func TestSignalsWhileReadingTheConfiguration(t *testing.T) {
+	fifo := filepath.Join(t.TempDir(), "config.yaml")
+	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := program(t, "check", "--config", fifo)
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = c.Wait() // a signal
+	}()
+	await.True(t, "the command ends", func() bool {
+		_ = c.Process.Signal(syscall.SIGTERM) // again and again; it may have ended
+		select {
+		case <-ended:
+			return true
+		default:
+			return false
+		}
+	})
+}
+
+// An address that the machine does not have is told as that.
+func TestPortalOfAnotherMachine(t *testing.T) {
+	const addr = "192.0.2.1:0" // for documentation
+	if ln, err := net.Listen("tcp", addr); err == nil {
+		ln.Close()
+		t.Skip("this machine binds addresses that it does not have")
+	}
+	if code, out := command(t, "serve", "--listen", addr, "--export", "d=memory,size=1MiB"); code != exitFailure || !strings.Contains(out, "no interface of this machine has the address") {
+		t.Errorf("exit %d, %s", code, out)
 	}
 }
 

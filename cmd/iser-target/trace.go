@@ -47,7 +47,7 @@ It ends after --count commands, or by Ctrl-C. One at a time traces a volume; mea
 clock is read at each step of its commands. They wait for nobody: those that the reader is
 too slow for are left out and counted. When another process takes over (iser-target
 upgrade) the trace goes on there, without what came meanwhile.`,
-		Example: `  iser-target trace iqn.2026-01.io.softiser:disk0/0 --slower-than 1ms
+		Example: `  iser-target trace iqn.2026-11.softiser:disk0/0 --slower-than 1ms
   iser-target trace disk0 --count 1000
   iser-target trace disk0 --json | jq -c 'select(.waited.qos_ns > 0) | {initiator, answered_ns}'`,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -97,7 +97,7 @@ func traced(q *admin.TraceRequest, name string, st *target.Status) error {
 	}
 	n, err := strconv.ParseUint(name[i+1:], 10, 32)
 	if err != nil {
-		return usage.Errorf("%q: behind the last / the number of a LUN or namespace is needed, as in iqn.2026-01.io.softiser:disk0/0", name)
+		return usage.Errorf("%q: behind the last / the number of a LUN or namespace is needed, as in iqn.2026-11.softiser:disk0/0", name)
 	}
 	q.Node, q.Unit = name[:i], uint32(n)
 	return nil

@@ -144,7 +144,7 @@ func TestSection(t *testing.T) {
 		{[]string{"--section=c"}, "c:16384"},
 		{[]string{"--section=c", "--section=a"}, "a:8192 c:16384"},
 		{nil, "the environment variable NOT_SET_ANYWHERE is not set"},
-		{[]string{"--section=d"}, "no job: only a global section was given"},
+		{[]string{"--section=d"}, "no section d; there are a, b, c"},
 	} {
 		c, _, err := parseCommand(t, tc.args...)
 		if err != nil {

@@ -59,11 +59,25 @@ func ParseJobFile(path string, names ...string) ([]Section, error) {
 	if err := p.file(path, 0); err != nil {
 		return nil, err
 	}
+	all := p.jobs()
 	p.sections = slices.DeleteFunc(p.sections, p.skips)
-	if len(p.sections) == 0 {
+	switch {
+	case len(all) > 0 && len(p.jobs()) == 0:
+		return nil, fmt.Errorf("%s: no section %s; there are %s", path, strings.Join(p.names, ", "), strings.Join(all, ", "))
+	case len(p.sections) == 0:
 		return nil, fmt.Errorf("%s: no section: a job file needs at least one [name]", path)
 	}
 	return p.sections, nil
+}
+
+// jobs are the names of the sections so far that are jobs, each once.
+func (p *jobParser) jobs() (names []string) {
+	for _, s := range p.sections {
+		if s.Name != globalSection && !slices.Contains(names, s.Name) {
+			names = append(names, s.Name)
+		}
+	}
+	return names
 }
 
 // ParseJobText reads a job file's text; name is used in messages.

@@ -196,3 +196,17 @@ func FuzzJobFile(f *testing.F) {
 		}
 	})
 }
+
+// Who asks for a section that is not there is told which are.
+func TestSectionThatIsNotThere(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "job.fio")
+	if err := os.WriteFile(file, []byte("[global]\nbs=4k\n[one]\nrw=read\n[two]\nrw=write\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ParseJobFile(file, "three", "four"); err == nil || !strings.Contains(err.Error(), "no section three, four; there are one, two") {
+		t.Error(err)
+	}
+	if s, err := ParseJobFile(file, "two", "three"); err != nil || len(s) != 2 {
+		t.Errorf("%v, %v", s, err)
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -656,6 +657,22 @@ func TestCancelledWhileGivenUp(t *testing.T) {
 		synctest.Wait()
 		if ended != 1 || !errors.Is(r.Err, ErrNoPath) {
 			t.Errorf("it has ended %d times: %v", ended, r.Err)
+		}
+	})
+}
+
+// A volume that is closed has lost no path.
+func TestClosedIsNotLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var lines []string
+		a := newStorage().path("a")
+		v := open(t, Config{OnEvent: func(line string) { lines = append(lines, line) }}, a)
+		synctest.Wait()
+		v.cancel()
+		synctest.Wait() // the keeper is gone; one that was at its question would have found:
+		v.paths[0].set(false, blockio.AccessGone, false, context.Canceled)
+		if n := slices.IndexFunc(lines, func(l string) bool { return strings.Contains(l, "lost") }); n >= 0 {
+			t.Error(lines[n])
 		}
 	})
 }

@@ -201,7 +201,9 @@ func (p *path) set(up bool, access blockio.Access, shared bool, why error) {
 		defer v.event("%s: %v", p.dial.Name, access)
 	case p.up && !up:
 		p.down(why)
-		defer v.event("%s: lost: %v", p.dial.Name, why)
+		if v.ctx.Err() == nil { // else we go, and nothing is lost
+			defer v.event("%s: lost: %v", p.dial.Name, why)
+		}
 	}
 	stoodBy := p.up && !p.access.Usable()
 	serves := up && access.Usable() && !(p.up && p.access.Usable())

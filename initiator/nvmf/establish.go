@@ -6,13 +6,14 @@ import (
 	"fmt"
 	"time"
 
+	"softiser/initiator/internal/wrongport"
 	"softiser/internal/nvme"
 )
 
 // establish makes the connections of an association: the admin queue, an enabled controller,
 // the I/O queues. What it leaves behind after an error is hangUp's.
 func (a *Association) establish(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, a.cfg.ConnectTimeout, fmt.Errorf("no association within %v: %w", a.cfg.ConnectTimeout, context.DeadlineExceeded))
+	ctx, cancel := context.WithTimeoutCause(ctx, a.cfg.ConnectTimeout, wrongport.Silent("no association", a.cfg.ConnectTimeout))
 	defer cancel()
 	t := attempt{a: a, c: &controller{}}
 	if err := t.run(ctx); err != nil {

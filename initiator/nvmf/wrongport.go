@@ -52,6 +52,9 @@ func (a *Association) dialAdmin(ctx context.Context) (nvme.HostTransport, error)
 			return &WrongTransportError{Address: a.cfg.Address, Asked: a.cfg.Transport, Err: err}
 		},
 	}, dial)
+	if c := context.Cause(ctx); c != nil && errors.Is(err, context.DeadlineExceeded) {
+		err = c // it says what has not come to be
+	}
 	a.spoken = a.spoken || err == nil
 	return tr, err
 }

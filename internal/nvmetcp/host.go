@@ -157,7 +157,7 @@ func initialise(ctx context.Context, nc net.Conn, cfg *HostConfig) (ICResp, erro
 		err = context.Cause(ctx)
 	}
 	if err != nil {
-		if errors.Is(err, io.EOF) {
+		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 			err = errors.New("the other end closed it: does it speak NVMe/TCP there?")
 		}
 		return ICResp{}, err

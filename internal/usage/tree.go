@@ -2,6 +2,7 @@ package usage
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -68,7 +69,32 @@ func validate(c *cobra.Command, _ []string) error {
 		err = c.ValidateFlagGroups()
 	}
 	if err != nil {
-		err = Errorf("%w; see %s --help", err, c.CommandPath())
+		err = Errorf("%s; see %s --help", plainly(err.Error()), c.CommandPath())
 	}
 	return err
+}
+
+// What cobra says of flags, and what a user of it is told.
+var flagTexts = []struct {
+	said *regexp.Regexp
+	told string // has the names
+}{
+	{regexp.MustCompile(`^required flag\(s\) (.*) not set$`), "%s is missing"},
+	{regexp.MustCompile(`^at least one of the flags in the group \[(.*)\] is required$`), "one of %s is missing"},
+	{regexp.MustCompile(`^if any flags in the group \[.*\] are set none of the others can be; \[(.*)\] were all set$`), "%s exclude each other"},
+	{regexp.MustCompile(`^if any flags in the group \[.*\] are set they must all be set; missing \[(.*)\]$`), "%s is missing, which belongs to what is given"},
+}
+
+// plainly says what cobra says of flags in the form in which they are typed.
+func plainly(text string) string {
+	for _, t := range flagTexts {
+		if m := t.said.FindStringSubmatch(text); m != nil {
+			var names []string
+			for _, n := range strings.FieldsFunc(m[1], func(r rune) bool { return strings.ContainsRune(`", `, r) }) {
+				names = append(names, "--"+n)
+			}
+			return fmt.Sprintf(t.told, strings.Join(names, ", "))
+		}
+	}
+	return text
 }

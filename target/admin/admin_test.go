@@ -140,6 +140,9 @@ func TestListen(t *testing.T) {
 	if _, err := Listen(path); err == nil {
 		t.Error("a socket that answers was taken over")
 	}
+	if _, err := Listen("/" + strings.Repeat("s", 107)); err == nil || !strings.Contains(err.Error(), "108 bytes; that of a socket has at most 107") {
+		t.Errorf("a long path: %v", err)
+	}
 	// A file that was named by mistake stays.
 	file := filepath.Join(t.TempDir(), "disk.img")
 	if err := os.WriteFile(file, []byte("data"), 0o600); err != nil {

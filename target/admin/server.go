@@ -106,10 +106,16 @@ type Backend struct {
 	HandOver func(*net.UnixConn)
 }
 
+// maxPath is what sockaddr_un has room for, less the zero at the end.
+const maxPath = 107
+
 // Listen opens the socket, and makes its directory if that is missing (what is in
 // /run is gone after a boot). A stale one, left by a process that was killed, is
 // replaced; one that answers is an error.
 func Listen(path string) (net.Listener, error) {
+	if len(path) > maxPath {
+		return nil, fmt.Errorf("admin socket %s: the path has %d bytes; that of a socket has at most %d", path, len(path), maxPath)
+	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, fmt.Errorf("admin socket %s: %w", path, err)
 	}

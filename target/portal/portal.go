@@ -99,6 +99,8 @@ func (p *Portal) listen() error {
 		return fmt.Errorf("target: portal %s: %w; stop what listens there or choose another address", p.cfg.Listen, err)
 	case errors.Is(err, syscall.EACCES):
 		return fmt.Errorf("target: portal %s: %w; ports below 1024 need root or CAP_NET_BIND_SERVICE", p.cfg.Listen, err)
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		return fmt.Errorf("target: portal %s: %w; no interface of this machine has the address (ip address); freebind: true listens before it has come", p.cfg.Listen, err)
 	case err != nil:
 		return fmt.Errorf("target: portal %s: %w", p.cfg.Listen, err)
 	}

@@ -57,6 +57,9 @@ func probeStore(v config.Volume) (all []string, err error) {
 		}
 	}
 	dev, err := openDevice(p, nil, blockdev.DefaultPool(), nil, "")
+	if errors.Is(err, fs.ErrNotExist) && v.Type == config.VolumeFile && !v.ReadOnly {
+		err = fmt.Errorf("%w, and it may not be created (create: true in a configuration)", err)
+	}
 	if err != nil {
 		return nil, err
 	}

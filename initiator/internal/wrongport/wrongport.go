@@ -11,6 +11,7 @@ package wrongport
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"syscall"
 	"time"
@@ -63,8 +64,31 @@ func Connect[T any](ctx context.Context, d Doubt, connect func(context.Context) 
 		err = d.Wrong(nil)
 	case ctx.Err() != nil || errors.As(err, &op) && op.Op == "dial":
 	case errors.Is(err, syscall.EADDRINUSE) || errors.Is(err, syscall.EADDRNOTAVAIL): // on our side
-	case d.Speaks(ctx):
+	case d.answers(ctx):
 		err = d.Wrong(err)
 	}
 	return c, err
 }
+
+// answers asks a port that has broken off. A port of a third kind may be silent for ever, and
+// what there is to tell of it is known already.
+func (d Doubt) answers(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, Grace)
+	defer cancel()
+	return d.Speaks(ctx)
+}
+
+// Silent is the cause for the end of a context within which a port is to have answered: it is
+// a deadline that was exceeded. what has not come to be, such as "no login".
+func Silent(what string, within time.Duration) error { return &silence{what, within} }
+
+type silence struct {
+	what   string
+	within time.Duration
+}
+
+func (e *silence) Error() string {
+	return fmt.Sprintf("%s within %v: the network, or what has this port, does not answer; is it the target's address and port?", e.what, e.within)
+}
+
+func (e *silence) Unwrap() error { return context.DeadlineExceeded }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"strings"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -13,6 +14,29 @@ import (
 )
 
 var errNotThis = errors.New("it speaks the other one")
+
+// A port that has broken off, and says nothing to the question either, is not waited for.
+func TestBrokenOffAndSilent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broken := errors.New("broken off")
+		d := Doubt{Speaks: func(ctx context.Context) bool { <-ctx.Done(); return false }}
+		begin := time.Now()
+		_, err := Connect(t.Context(), d, func(context.Context) (int, error) { return 0, broken })
+		if !errors.Is(err, broken) || time.Since(begin) != Grace {
+			t.Errorf("%v after %v", err, time.Since(begin))
+		}
+	})
+}
+
+// What a port that says nothing has cost is a deadline, and what to look at is in its text.
+func TestSilent(t *testing.T) {
+	ctx, cancel := context.WithTimeoutCause(t.Context(), 0, Silent("no login", 30*time.Second))
+	defer cancel()
+	err := context.Cause(ctx)
+	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "no login within 30s") || !strings.Contains(err.Error(), "port?") {
+		t.Error(err)
+	}
+}
 
 // A silent port is given up soon after it has answered in the other transport, and only
 // then; one that breaks off is asked as well.

@@ -222,3 +222,67 @@ func TestOldOwnersJournal(t *testing.T) {
 		t.Errorf("what the new owner has acknowledged was undone: %x, %v", got[:8], err)
 	}
 }
+
+// inCache is a disk that is in a cache with a name.
+type inCache struct {
+	*mem.Device
+	cache string
+}
+
+func (d *inCache) Info() blockdev.Info {
+	i := d.Device.Info()
+	i.WriteCache, i.CacheID = true, d.cache
+	return i
+}
+
+// A volume that comes back to this node is in the life before if that was in the cache that it is in now.
+// One of which a flush has failed is in another one, although nothing else has changed.
+func TestCacheOfALaterStore(t *testing.T) {
+	disk, err := mem.Open(mem.Config{Size: 1 << 20, Name: "one"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer disk.Close()
+	n := newNode(t, sharedDir{dirStore(t.TempDir())})
+	life := func(cache string) [16]byte {
+		t.Helper()
+		n.take(&inCache{disk, cache})
+		epoch := n.v.Epoch()
+		n.v.Suspend()
+		if err := n.v.Quiesce(context.Background(), 0); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := n.d.Detach(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		n.v.Deactivate(false) // not flushed well
+		return epoch
+	}
+	one := life("x")
+	if life("x") != one {
+		t.Error("the same cache: initiators are told of a loss that was none")
+	}
+	if life("y") == one {
+		t.Error("another cache: what was lost with the one before is taken for safe")
+	}
+}
+
+// TestCacheChangedOnLine: a volume that has been moved to another disk while it was served is flushed at its
+// end, and the next life of it has lost nothing.
+func TestCacheChangedOnLine(t *testing.T) {
+	disk, err := mem.Open(mem.Config{Size: 1 << 20, Name: "one"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer disk.Close()
+	d := &inCache{disk, "x"}
+	cfg := Config{Device: d, StateDir: t.TempDir()}
+	b := serve(t, new(Registry), cfg, "v")
+	epoch := b.v.Epoch()
+	d.cache = "y"
+	b.close()
+	if b = serve(t, new(Registry), cfg, "v"); b.v.Epoch() != epoch {
+		t.Error("initiators are told of a loss that was none")
+	}
+	b.close()
+}

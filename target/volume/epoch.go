@@ -32,9 +32,14 @@ func (e *epochs) Epoch() [16]byte { return *e.epoch.Load() }
 // setEpoch puts an epoch in force.
 func (e *epochs) setEpoch(epoch *[16]byte) { e.epoch.Store(epoch) }
 
+// cache is the identity of the cache that the device has now. It is not that of the geometry: a
+// store that takes the place of another one of the same size is no news to initiators.
+// Preconditions: there is a device.
+func (e *epochs) cache() string { return e.medium.dev.Info().CacheID }
+
 // ofCache is the epoch of a device in a cache that outlives the volume.
 func (e *epochs) ofCache() (epoch [16]byte, ok bool) {
-	id := e.medium.Geo().Info.CacheID
+	id := e.cache()
 	if id == "" {
 		return epoch, false
 	}
@@ -109,7 +114,7 @@ func parseEpoch(b []byte) *[16]byte {
 
 // lastLife returns the epoch of the last life, if it was in the present cache; nil: it was not.
 func (e *epochs) lastLife() *[16]byte {
-	id := e.medium.Geo().Info.CacheID
+	id := e.cache()
 	b, err := e.state.store.Load(e.state.record(".life"))
 	if err != nil || id == "" {
 		return nil
@@ -122,7 +127,7 @@ func (e *epochs) lastLife() *[16]byte {
 }
 
 func (e *epochs) saveLife(epoch *[16]byte) error {
-	return e.state.store.Save(e.state.record(".life"), []byte(hex.EncodeToString(epoch[:])+" "+e.medium.Geo().Info.CacheID))
+	return e.state.store.Save(e.state.record(".life"), []byte(hex.EncodeToString(epoch[:])+" "+e.cache()))
 }
 
 // leaveEpoch hands the epoch on to the next process when everything acknowledged

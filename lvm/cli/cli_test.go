@@ -220,7 +220,9 @@ func TestTransfer(t *testing.T) {
 	imp("breaks off", full[:len(full)/2], "vg0/copy")
 	imp("does not hold", inc, "vg0/copy")
 	imp("", full, "vg0/copy") // the same stream again
+	s.run("lvchange", "--addtag", "important", "vg0/copy")
 	imp("", inc, "vg0/copy")
+	s.says("important", "lvs", "-o", "tags", "vg0/copy")
 	imp("does not hold", inc, "vg0/copy") // it is a2 now, not a1
 	if s.run("export", "--raw", "vg0/copy")[:1<<20] != s.run("export", "--raw", "vg0/a2")[:1<<20] {
 		t.Error("the copy differs")

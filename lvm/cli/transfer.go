@@ -271,7 +271,10 @@ func partial(h stream.Header, done int64) string {
 	return fmt.Sprintf("%s%d", importing(h), done)
 }
 
-func importing(h stream.Header) string { return "importing." + h.ID + "." + h.Base + "." }
+// importingTag begins the tag of a volume that an import has begun to write.
+const importingTag = "importing."
+
+func importing(h stream.Header) string { return importingTag + h.ID + "." + h.Base + "." }
 
 // mayImport refuses to mix streams.
 func (a transfers) mayImport(ctx context.Context, lv *meta.LV, s *stream.Reader) error {
@@ -305,7 +308,7 @@ func (a transfers) mayImport(ctx context.Context, lv *meta.LV, s *stream.Reader)
 func (a transfers) tag(g *lvm.Group, name, tag string) error {
 	return g.Change(name, func(lv *meta.LV) error {
 		for _, t := range lv.Tags {
-			if strings.HasPrefix(t, "import") {
+			if strings.HasPrefix(t, lvm.ImportedTag) || strings.HasPrefix(t, importingTag) {
 				lv.SetTag(t, false)
 			}
 		}

@@ -80,14 +80,9 @@ func (r reservationRequest) register() {
 	}
 	r.change(nvme.RegisterDataLen, func(r reservationRequest, b []byte) error {
 		v, c := r.ns.vol, &r.q.ctrl.client
-		now := v.Reservations()
-		mine, member := now.Find(c.ID)
-		reg := volume.Register{Key: key(b, 0), NewKey: key(b, 1), Ignore: q.IgnoreKey(), Persist: now.Persist}
-		switch q.Persist() {
-		case nvme.PersistOff:
-			reg.Persist = false
-		case nvme.PersistOn:
-			reg.Persist = true
+		mine, member := v.Reservations().Find(c.ID)
+		reg := volume.Register{
+			Key: key(b, 0), NewKey: key(b, 1), Ignore: q.IgnoreKey(), Persist: q.Persist() == nvme.PersistOn, Keep: q.Persist() == nvme.PersistUnchanged,
 		}
 		switch q.Action() {
 		case nvme.RegisterKey:

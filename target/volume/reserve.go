@@ -83,6 +83,7 @@ type Register struct {
 	NewKey  uint64 // 0: the registration goes
 	Ignore  bool   // whatever is registered
 	Persist bool   // reservations survive power loss from now on, until a registration says otherwise
+	Keep    bool   // Persist does not count: it stays as it is
 	// Ports returns the registrants that stand for one through all ports of its target;
 	// nil: the registration is for one port.
 	Ports func(Registrant) []Registrant
@@ -99,7 +100,11 @@ func (b *reserved) Register(by *Client, q *Register) error {
 // register changes registrations, as REGISTER, REGISTER AND IGNORE EXISTING KEY and
 // Reservation Register do.
 func (c *reserving) register(q *Register) error {
-	if q.Persist && !c.kept {
+	persist := q.Persist
+	if q.Keep {
+		persist = c.old.Persist
+	}
+	if persist && !c.kept {
 		return ErrNotKept
 	}
 	if !q.Ignore && (c.member && q.Key != c.key || !c.member && q.Key != 0) {
@@ -121,7 +126,7 @@ func (c *reserving) register(q *Register) error {
 	}
 	now := c.next()
 	now.Generation++
-	now.Persist = q.Persist
+	now.Persist = persist
 	if q.NewKey == 0 {
 		c.unregister(now)
 		return nil

@@ -110,6 +110,27 @@ func TestUnregister(t *testing.T) {
 	}
 }
 
+// A registration that says nothing of power loss leaves what others have said, those that come
+// at the same time included.
+func TestRegistrationKeepsPersistence(t *testing.T) {
+	p := newPR(t, Config{StateDir: t.TempDir()}, 0)
+	persists := func(want bool) {
+		t.Helper()
+		if got := p.v.Reservations().Persist; got != want {
+			t.Errorf("persists: %v, want %v", got, want)
+		}
+	}
+	p.ok(p.v.Register(p.c[1], &Register{NewKey: 1, Keep: true}))
+	persists(false)
+	p.ok(p.v.Register(p.c[2], &Register{NewKey: 2, Persist: true}))
+	p.ok(p.v.Register(p.c[3], &Register{NewKey: 3, Keep: true}))
+	persists(true)
+	p.ok(p.v.Register(p.c[3], &Register{Key: 3, Keep: true}))
+	persists(true)
+	p.ok(p.v.Register(p.c[1], &Register{Key: 1, NewKey: 4}))
+	persists(false)
+}
+
 // TestUnreserve: only the holder ends the reservation, and only where others had access by
 // it they are told.
 func TestUnreserve(t *testing.T) {

@@ -106,3 +106,20 @@ func Hop(e *Env, behind *Server) (*Server, error) {
 	s := &Server{Name: "hop", URL: "nbd+unix:///?socket=" + sock, procs: behind.procs, clean: behind.clean}
 	return s, s.start(e, proc.Server, sock, nil, bin, sock, path)
 }
+
+// Kept is a server of 1 GiB that sums what it is given, in so many MiB of memory, and a process in
+// front of it that keeps and sums the payload of up to depth writes: it is asked for it, or not. Both
+// count as the server.
+func Kept(e *Env, mib string, depth int, asks bool) (*Server, error) {
+	how := "takes"
+	if asks {
+		how = "asks"
+	}
+	behind, err := Program("kept", mib, how)(e)
+	if err != nil {
+		return behind, err
+	}
+	sock := filepath.Join(e.Scratch, fmt.Sprintf("kept-%d.sock", rand.Uint32()))
+	s := &Server{Name: "kept", URL: "nbd+unix:///?socket=" + sock, procs: behind.procs}
+	return s, s.start(e, proc.Server, sock, nil, e.binary("kept"), sock, behind.URL, strconv.Itoa(depth))
+}

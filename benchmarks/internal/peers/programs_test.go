@@ -83,6 +83,7 @@ func TestPrograms(t *testing.T) {
 		},
 		"late": {"beside": {latency, byItself("late", "beside", "300")}},
 		"hop":  {"between": {latency | bytes, acrossHop}},
+		"kept": {"asks": {latency | bytes, keeping(true)}, "takes": {latency | bytes, keeping(false)}},
 		"first": {
 			"worker": {latency | bytes, ask("first", []string{volume}, "worker", volume, "524288")}, "inline": {latency | bytes, ask("first", []string{volume}, "inline", volume, "524288")},
 		},
@@ -115,11 +116,7 @@ func acrossHop(t *testing.T, e *Env) result.Values {
 	if _, err := e.Compile("hop"); err != nil {
 		t.Fatal(err)
 	}
-	for _, peer := range []string{"nbdkit", "fio"} {
-		if _, ok := proc.Have(peer); !ok {
-			t.Skip(peer + " is not installed")
-		}
-	}
+	needs(t, "nbdkit", "fio")
 	behind, err := NbdkitUnix(e)
 	if behind != nil {
 		defer behind.Close()
@@ -135,4 +132,34 @@ func acrossHop(t *testing.T, e *Env) result.Values {
 		t.Fatal(err)
 	}
 	return measured(t)(e.Fio(t.Context(), s, Load{RW: "randread", BS: "4k", Depth: 8}))
+}
+
+// keeping is fio's writes through the process that keeps payload: of 1 MiB, and of an odd length,
+// which does not come in whole calls.
+func keeping(asks bool) func(*testing.T, *Env) result.Values {
+	return func(t *testing.T, e *Env) (v result.Values) {
+		if _, err := e.Compile("kept"); err != nil {
+			t.Fatal(err)
+		}
+		needs(t, "fio")
+		s, err := Kept(e, "16", 8, asks)
+		if s != nil {
+			defer s.Close()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, bs := range []string{"84k", "1m"} {
+			v = measured(t)(e.Fio(t.Context(), s, Load{RW: "randwrite", BS: bs, Depth: 8}))
+		}
+		return v
+	}
+}
+
+func needs(t *testing.T, peers ...string) {
+	for _, peer := range peers {
+		if _, ok := proc.Have(peer); !ok {
+			t.Skip(peer + " is not installed")
+		}
+	}
 }

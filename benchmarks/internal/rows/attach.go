@@ -26,16 +26,23 @@ func attachRows() (rows []Row) {
 		{"attach-write-1m", "attach: 1 MiB write QD8", result.BW, peers.Load{RW: "write", BS: "1m", Depth: 8}, proc.Pinned, 0.8},
 		{"attach-write-1m-free", "attach: 1 MiB write QD8, free", result.BW, peers.Load{RW: "write", BS: "1m", Depth: 8}, proc.Free, 0.8},
 	} {
+		bound, bounds := boundHop, []Contender{hop(x.l)}
+		if x.l.RW == "write" {
+			bound, bounds = boundKept, []Contender{kept(boundKept, x.l, true)}
+			if x.place == proc.Pinned {
+				bounds = append(bounds, kept(boundUnasked, x.l, false))
+			}
+		}
 		rows = append(rows, Row{
 			Place: x.place, Reps: 3,
 			Row: result.Row{
 				ID: x.id, Title: x.title, Metrics: []string{x.metric, result.CPUBoth, result.P50, result.P99},
 				Ratios: []result.Ratio{
 					{Name: x.title + ": over qemu-nbd of tgt", Num: attached, Den: qemuNBD, Metric: x.metric, Op: ">=", Want: 1.5},
-					{Name: x.title + ": over nbdkit (one hop)", Num: attached, Den: nbdkitUnix, Metric: x.metric, Op: ">=", Want: x.oneHop, Bound: boundHop},
+					{Name: x.title + ": over nbdkit (one hop)", Num: attached, Den: nbdkitUnix, Metric: x.metric, Op: ">=", Want: x.oneHop, Bound: bound},
 				},
 			},
-			Contenders: []Contender{
+			Contenders: append([]Contender{
 				{
 					Name: attached, Needs: []string{"fio"},
 					Prepare: func(ctx context.Context, st *Stage) error {
@@ -65,8 +72,7 @@ func attachRows() (rows []Row) {
 					},
 				},
 				fioOn(nbdkitUnix, peers.NbdkitUnix, x.l, "nbdkit"),
-				hop(x.l),
-			},
+			}, bounds...),
 		})
 	}
 	return rows
@@ -85,5 +91,17 @@ func hop(l peers.Load) Contender {
 			return err
 		},
 		Measure: func(ctx context.Context, st *Stage) (result.Values, error) { return st.Fio(ctx, st.started("hop"), l) },
+	}
+}
+
+// kept are a server and a process in front of it in C, over TCP, which do with payload what ours do.
+func kept(name string, l peers.Load, asks bool) Contender {
+	return Contender{
+		Name: name, Needs: []string{"cc", "fio"},
+		Prepare: func(_ context.Context, st *Stage) error {
+			_, err := st.server(name, func(e *peers.Env) (*peers.Server, error) { return peers.Kept(e, served[0], l.Depth, asks) })
+			return err
+		},
+		Measure: func(ctx context.Context, st *Stage) (result.Values, error) { return st.Fio(ctx, st.started(name), l) },
 	}
 }

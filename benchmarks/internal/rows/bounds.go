@@ -28,6 +28,8 @@ const (
 	boundEach     = result.BoundPrefix + "requests one by one"
 	boundEachCRC  = result.BoundPrefix + "requests one by one, CRC"
 	boundHop      = result.BoundPrefix + "one process more"
+	boundKept     = result.BoundPrefix + "payload kept and summed"
+	boundUnasked  = result.BoundPrefix + "payload kept and summed, not asked for"
 	boundTwo      = result.BoundPrefix + "two sends"
 	boundThree    = result.BoundPrefix + "three calls"
 	boundWorker   = result.BoundPrefix + "worker"

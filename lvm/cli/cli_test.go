@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -17,6 +18,7 @@ import (
 	"github.com/johannesboyne/gofakes3/backend/s3mem"
 
 	"softiser/blockdev"
+	"softiser/internal/durable"
 	"softiser/internal/objects"
 	"softiser/lvm"
 	"softiser/lvm/vg"
@@ -235,6 +237,26 @@ func TestTransfer(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "stream")
 	s.run("export", "--output", out, "vg0/a2")
 	s.run("import", "--input", out, "vg0/third")
+}
+
+// TestExportIsDurable: when an export to a file has succeeded, the file is on its disk.
+func TestExportIsDurable(t *testing.T) {
+	s := newShell(t)
+	s.group()
+	s.run("lvcreate", "-L8m", "-n", "a", "vg0")
+	out := filepath.Join(t.TempDir(), "stream")
+	file, dir := durable.SyncFile, durable.SyncDir
+	t.Cleanup(func() { durable.SyncFile, durable.SyncDir = file, dir })
+	var synced []string
+	durable.SyncFile = func(f *os.File) error { synced = append(synced, f.Name()); return file(f) }
+	durable.SyncDir = func(name string) error { synced = append(synced, name); return dir(name) }
+	s.run("export", "--output", out, "vg0/a")
+	if want := []string{out, filepath.Dir(out)}; !slices.Equal(synced, want) {
+		t.Errorf("synced %q, want %q", synced, want)
+	}
+	durable.SyncFile = func(*os.File) error { return errors.New("the disk has failed") }
+	s.fails("the disk has failed", "export", "--output", out, "vg0/a")
+	s.run("export", "--output", "/dev/null", "vg0/a")
 }
 
 // A volume goes to an object and comes back; one that is damaged there is found, and an export

@@ -5,7 +5,10 @@ import (
 	"errors"
 	"io"
 	"os"
+	"path/filepath"
+	"syscall"
 
+	"softiser/internal/durable"
 	"softiser/internal/objects"
 )
 
@@ -51,7 +54,25 @@ func (o *output) end(err error) error {
 	case o.object != nil:
 		return o.object.End(err)
 	case o.file != nil:
+		if err == nil {
+			err = o.sync()
+		}
 		return errors.Join(err, o.file.Close())
 	}
 	return err
+}
+
+// sync makes a file outlive a loss of power: what it is a copy of may be removed next.
+func (o *output) sync() error {
+	if i, err := o.file.Stat(); err != nil || !i.Mode().IsRegular() {
+		return err
+	}
+	if err := durable.SyncFile(o.file); err != nil {
+		return err
+	}
+	// Some file systems cannot sync folders, and say EINVAL.
+	if err := durable.SyncDir(filepath.Dir(o.name)); !errors.Is(err, syscall.EINVAL) {
+		return err
+	}
+	return nil
 }

@@ -28,8 +28,7 @@
 // Config.CtrlLossTimeout says. Commands that were outstanding are sent again if repeating
 // them cannot change their result; a compare and write ends with ErrOutcomeUnknown. Before
 // anything is sent again the namespaces must prove to be the same volumes, with blocks of
-// the same size. Requests of queues that are not granted any more go to the others
-// (initiator/nvmf/doc.go).
+// the same size. Requests of queues that are not granted any more go to the others.
 //
 // # Threads
 //

@@ -50,11 +50,11 @@ type events struct {
 	requests []*request       // Asynchronous Event Requests that wait
 	due      [eventKinds]bool // has happened and waits for a request
 	told     [eventKinds]bool // was reported, and its log page has not been read
-	config   uint32
-	changed  []uint32 // namespaces, ascending
+	config   uint32           // Asynchronous Event Configuration, as the host has set it
+	changed  []uint32         // namespaces, ascending
 	notices  []nvme.ReservationLog
-	count    uint64 // of notices
-	masks    map[uint32]uint32
+	count    uint64            // of notices
+	masks    map[uint32]uint32 // by namespace: kinds of notices that the host does not want
 	closed   bool
 	hushed   bool // requests are not answered
 }
@@ -103,16 +103,8 @@ func (e *events) report(k event) {
 func (e *events) deliver(push bool) {
 	for {
 		e.mu.Lock()
-		k := slices.Index(e.due[:], true)
-		for k >= 0 && e.told[k] {
-			next := slices.Index(e.due[k+1:], true)
-			if next < 0 {
-				k = -1
-			} else {
-				k += 1 + next
-			}
-		}
-		if k < 0 || len(e.requests) == 0 || e.hushed {
+		k := e.nextLocked()
+		if k == eventKinds || len(e.requests) == 0 || e.hushed {
 			e.mu.Unlock()
 			return
 		}
@@ -127,6 +119,16 @@ func (e *events) deliver(push bool) {
 			q.Push()
 		}
 	}
+}
+
+// nextLocked is the first event that is due and may be told; eventKinds: there is none.
+func (e *events) nextLocked() event {
+	for k := range eventKinds {
+		if e.due[k] && !e.told[k] {
+			return k
+		}
+	}
+	return eventKinds
 }
 
 // hush has requests wait, whatever is due, until it is called again.

@@ -12,6 +12,9 @@ import (
 // is, and which flag a mistyped one may have been meant to be. It is what a root command
 // gives to SetFlagErrorFunc.
 func FlagError(cmd *cobra.Command, err error) error {
+	if args := cmd.Flags().Args(); cmd.HasSubCommands() && len(args) > 0 {
+		return group(cmd, args) // the flags are those of a command whose name is mistyped
+	}
 	hint := ""
 	var unknown *pflag.NotExistError
 	if errors.As(err, &unknown) {

@@ -13,6 +13,8 @@ func TestTree(t *testing.T) {
 		{"group leaf x", ""},
 		{"group", ""},
 		{"group leef", `did you mean leaf?`},
+		{"group leef -L 1 --long", `"leef" is not a command of p group (did you mean leaf?)`},
+		{"group -L", "unknown shorthand flag"},
 		{"group other x", `"other" is not a command of p group; p group --help lists them`},
 		{"group leaf", "usage: p group leaf"},
 		{"group own", "own words"},
@@ -23,6 +25,7 @@ func TestTree(t *testing.T) {
 		g.AddCommand(&cobra.Command{Use: "leaf", Args: cobra.ExactArgs(1), Run: run},
 			&cobra.Command{Use: "own", Args: func(*cobra.Command, []string) error { return Errorf("own words") }, Run: run})
 		root.AddCommand(g)
+		root.SetFlagErrorFunc(FlagError)
 		Tree(root)
 		root.SetArgs(strings.Fields(c.args))
 		root.SetOut(io.Discard)

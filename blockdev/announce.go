@@ -9,6 +9,7 @@ type Announcer interface {
 	// waits for storage at most as long as it takes to hand that over. What goes wrong is left to
 	// the lease.
 	Announce(off int64, n int)
-	// InMemory reports whether LeaseRead of that range would not wait for storage.
-	InMemory(off int64, n int) bool
+	// LeaseCached is LeaseRead that does not wait for storage, nor for another lease: it fails with
+	// ErrWouldBlock instead. Unlike LeaseRead with NoWait it may copy what is in memory.
+	LeaseCached(l *Lease, off int64, n int) error
 }

@@ -112,6 +112,16 @@ func (r *Ranges) Shared(off, n int64) (ticket uint64) {
 	return s.tag
 }
 
+// TryShared is Shared that does not wait, and reports whether it has claimed the range.
+func (r *Ranges) TryShared(off, n int64) (ticket uint64, ok bool) {
+	s := span{off: off, end: off + n}
+	if _, busy := r.claim(&s, tagShared); busy != rangeFree {
+		r.remove(s)
+		return 0, false
+	}
+	return s.tag, true
+}
+
 // EndShared gives back the claim that Shared returned.
 func (r *Ranges) EndShared(off, n int64, ticket uint64) {
 	r.remove(span{off, off + n, ticket})

@@ -144,6 +144,11 @@ func TestShared(t *testing.T) {
 		if r.TryWrite(1024, 512) {
 			t.Error("a lease for writing was lent where a copy reads")
 		}
+		if beside, ok := r.TryShared(0, 512); !ok {
+			t.Error("a copy out of the device was refused beside another one")
+		} else {
+			r.EndShared(0, 512, beside)
+		}
 		order := make(chan string, 3)
 		var into uint64
 		go func() {
@@ -165,6 +170,10 @@ func TestShared(t *testing.T) {
 		r.EndShared(0, 4096, first)
 		if got := <-order; got != "into" {
 			t.Errorf("%s came first, want the copy into the device", got)
+		}
+		open := r.Open()
+		if _, ok := r.TryShared(0, 512); ok || r.Open() != open {
+			t.Errorf("beside a copy into the device: claimed %v, %d ranges are out, %d before", ok, r.Open(), open)
 		}
 		synctest.Wait()
 		if n := len(order); n != 0 {

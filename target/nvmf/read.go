@@ -15,11 +15,15 @@ func (r readRequest) start() { r.send(blockdev.NoWait) }
 
 // send lends the memory of the blocks to the transport, which sends it from there.
 func (r readRequest) send(m blockdev.Mode) {
-	switch err := r.ns.vol.LeaseRead(&r.lease, r.off, int(r.n), m); {
+	var err error
+	if m == blockdev.NoWait || !r.Lent() {
+		err = r.ns.vol.LeaseRead(&r.lease, r.off, int(r.n), m)
+	}
+	switch {
 	case err == nil:
 	case errors.Is(err, blockdev.ErrWouldBlock):
 		r.resume = func(r volumeRequest) { readRequest{r}.send(blockdev.Wait) }
-		r.ns.vol.ToReader(&r.Op, r.off, int(r.n))
+		r.ns.vol.ToReader(&r.Op, &r.lease, r.off, int(r.n))
 		return
 	default:
 		r.fail(err, volume.Reading)

@@ -32,11 +32,15 @@ func readBlocks(t *Task, m blockdev.Mode) {
 	want := min(t.Wanted, t.InLen)
 	bs := uint32(1) << lu.geo().Shift
 	n := int(want+bs-1) &^ int(bs-1) // whole blocks, though the last may go out in part
-	switch err := lu.vol.LeaseRead(&t.Lease, t.off, n, m); {
+	var err error
+	if m == blockdev.NoWait || !t.Lent() {
+		err = lu.vol.LeaseRead(&t.Lease, t.off, n, m)
+	}
+	switch {
 	case err == nil:
 	case errors.Is(err, blockdev.ErrWouldBlock):
 		t.job = readJob
-		lu.vol.ToReader(&t.Op, t.off, n)
+		lu.vol.ToReader(&t.Op, &t.Lease, t.off, n)
 		return
 	default:
 		t.failErr(err, volume.Reading)

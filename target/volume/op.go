@@ -170,7 +170,7 @@ func (o *Op) Init(r Request) {
 	}
 	o.set = nil
 	o.hold = hold{}
-	o.write = write{}
+	o.write, o.read = write{}, read{}
 	o.syncs = false
 	o.Bytes = 0
 	o.ended = nil

@@ -25,13 +25,22 @@ const (
 
 // read is a read of the medium that a command waits for.
 type read struct {
-	from blockdev.Announcer // nil: none
-	off  int64
-	n    int
+	from   blockdev.Announcer // nil: none
+	blocks *badBlocks
+	lease  *blockdev.Lease // the command's
+	off    int64
+	n      int
+	lent   bool // a worker has filled the lease
 }
 
-// ready reports whether the read would not wait.
-func (r *read) ready() bool { return r.from.InMemory(r.off, r.n) }
+// lend fills the lease if that takes no waiting, and reports whether it has.
+func (r *read) lend() bool {
+	r.lent = r.blocks.marks.Load() == nil && r.from.LeaseCached(r.lease, r.off, r.n) == nil
+	return r.lent
+}
+
+// Lent reports whether the worker that calls Step now has filled the lease that ToReader was given.
+func (o *Op) Lent() bool { return o.read.lent }
 
 // reads are the short reads of a pool; pool.mu guards them.
 type reads struct {

@@ -42,10 +42,13 @@ func (d *told) Announce(off int64, _ int) {
 	}
 }
 
-func (d *told) InMemory(off int64, _ int) bool {
+func (d *told) LeaseCached(l *blockdev.Lease, off int64, n int) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.here[int(off/512)]
+	if d.here[int(off/512)] {
+		return d.Device.LeaseRead(l, off, n, blockdev.NoWait)
+	}
+	return blockdev.ErrWouldBlock
 }
 
 // reading is a read of block n, whose step waits for its gate.
@@ -54,6 +57,9 @@ type reading struct {
 	d    *told
 	n    int
 	gate chan struct{}
+
+	lease blockdev.Lease
+	lent  bool // to its step
 }
 
 func (r *reading) Via() Port { return pushReading{r.d, r.n} }
@@ -83,6 +89,11 @@ func (b *readers) start(n int, to func(*reading)) *reading {
 	b.t.Helper()
 	r := &reading{req: &req{v: b.v, steps: make(chan Cause, 1)}, d: b.d, n: n, gate: make(chan struct{})}
 	r.more = func(r2 *req) {
+		r.lent = r.op.Lent()
+		if r.lent != (r.lease.Owner != nil) {
+			b.t.Errorf("block %d is lent: %v, the lease has an owner: %v", n, r.lent, r.lease.Owner != nil)
+		}
+		r.lease.Release()
 		b.d.note(n)
 		<-r.gate
 		r2.Step(Proceed)
@@ -97,7 +108,7 @@ func (b *readers) start(n int, to func(*reading)) *reading {
 }
 
 func (b *readers) read(n int) *reading {
-	return b.start(n, func(r *reading) { b.v.ToReader(&r.op, int64(n)*512, 512) })
+	return b.start(n, func(r *reading) { b.v.ToReader(&r.op, &r.lease, int64(n)*512, 512) })
 }
 
 func (b *readers) expect(what string, want ...int) {
@@ -132,6 +143,30 @@ func TestReadsAnnounced(t *testing.T) {
 		b.expect("those that are there", 2, 3, -1, -2, -3, 4)
 		close(all[3].gate)
 		b.expect("the rest", 5, -4, -5, 6, -6)
+		for i, r := range all {
+			if want := b.d.here[i+1]; r.lent != want {
+				t.Errorf("block %d was lent to its step: %v, want %v", i+1, r.lent, want)
+			}
+		}
+	})
+}
+
+// Of marked blocks nothing is lent ahead of the step, which finds the mark.
+func TestMarkedNotLent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newReaders(t, 16)
+		b.v.badBlocks.publishMarks(marks{{3 * 512, 4 * 512}})
+		one := b.read(1)
+		b.expect("the first", 101, 1)
+		three := b.read(3)
+		b.expect("a marked one", 103)
+		b.d.here[3] = true
+		close(one.gate)
+		close(three.gate)
+		b.expect("that", -1, 3, -3)
+		if three.lent {
+			t.Error("lent without a look at the marks")
+		}
 	})
 }
 
@@ -213,7 +248,7 @@ func TestReadsAndOthers(t *testing.T) {
 			synctest.Wait()
 			second, third := b.read(2), b.read(3)
 			other := b.start(50, func(r *reading) { b.v.ToWorker(&r.op) })
-			long := b.start(60, func(r *reading) { b.v.ToReader(&r.op, 0, shortRead+512) })
+			long := b.start(60, func(r *reading) { b.v.ToReader(&r.op, &r.lease, 0, shortRead+512) })
 			for _, r := range []*reading{second, third, other, long} {
 				close(r.gate)
 			}
@@ -232,7 +267,7 @@ func TestReadsAndOthers(t *testing.T) {
 
 // queueLocked has a read of the medium queued. Preconditions: v.mu is held.
 func (b *readers) queueLocked(r *reading) {
-	r.op.read = read{b.v.announcer, int64(r.n) * 512, 512}
+	r.op.read = read{from: b.v.announcer, blocks: &b.v.badBlocks, lease: &r.lease, off: int64(r.n) * 512, n: 512}
 	b.v.pool.enqueueLocked(&r.op)
 }
 

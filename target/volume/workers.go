@@ -3,6 +3,8 @@ package volume
 import (
 	"sync"
 	"time"
+
+	"softiser/blockdev"
 )
 
 // pool is the workers of a volume, which run what may wait for storage, and the queue of what
@@ -60,16 +62,18 @@ func (v *Volume) ToWriter(o *Op, p []byte, off int64) {
 }
 
 // ToReader hands o, which runs, to a worker, which calls its Step when it is the turn of a read of
-// [off, off+n).
-func (v *Volume) ToReader(o *Op, off int64, n int) {
+// [off, off+n). l is the free lease for it, which the worker fills if that is quickly done, see
+// Op.Lent.
+func (v *Volume) ToReader(o *Op, l *blockdev.Lease, off int64, n int) {
 	if v.announcer == nil || n > shortRead {
+		o.read = read{}
 		v.ToWorker(o)
 		return
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	o.syncs = false
-	o.read = read{v.announcer, off, n}
+	o.read = read{from: v.announcer, blocks: &v.badBlocks, lease: l, off: off, n: n}
 	v.pool.enqueueLocked(o)
 }
 
@@ -353,9 +357,10 @@ func (p *pool) readLocked(o *Op, owes *owed) {
 	o.read = read{}
 	o.to(Running)
 	p.mu.Unlock()
-	if owes.n > 0 && !r.ready() {
+	if owes.n > 0 && (o.Aborted() || !r.lend()) {
 		owes.pay()
 	}
+	o.read.lent = r.lent
 	answer := debt{port: o.req.Via()}
 	if o.Aborted() {
 		o.req.Step(Abort)

@@ -2,6 +2,7 @@ package backing
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"slices"
 	"strings"
@@ -32,6 +33,7 @@ func TestBrought(t *testing.T) {
 		return linux.madvise(p, advice)
 	}
 	inMemory := false
+	k.preadCached = func(int, [][]byte, int64) (int, error) { return 0, unix.EOPNOTSUPP }
 	k.mincore = func(_, vec []byte) error {
 		for i := range vec {
 			vec[i] = 0
@@ -77,7 +79,7 @@ func TestBrought(t *testing.T) {
 		switch {
 		case c.what == "what is in memory":
 			mode = blockdev.NoWait
-		case inMemory && !v.InMemory(c.off, c.n):
+		case inMemory && !v.inMemory(c.off, int64(c.n)):
 			t.Errorf("%s: it is said to be not", c.what)
 		}
 		var l blockdev.Lease
@@ -91,6 +93,121 @@ func TestBrought(t *testing.T) {
 		if !slices.Equal(calls, c.want) {
 			t.Errorf("%s: calls %v, want %v", c.what, calls, c.want)
 		}
+	}
+}
+
+// A lease of what is in memory is a copy by one call where a lease that may wait would be one, and asks
+// where that call does not exist. What is not in memory, or only in part, or written to by somebody, is
+// not had, and nothing of the pool is kept for it.
+func TestLeaseCached(t *testing.T) {
+	if unix.Getpagesize() != 4096 {
+		t.Skip("the ranges are for pages of 4 KiB")
+	}
+	var calls []string
+	var answer error
+	most := 1 << 20 // bytes that the call copies
+	inMemory := false
+	k := linux
+	k.preadCached = func(fd int, bufs [][]byte, off int64) (int, error) {
+		calls = append(calls, "copy")
+		if answer != nil {
+			return 0, answer
+		}
+		n := min(most, len(bufs[0]))
+		return linux.pread(fd, bufs[0][:n], off)
+	}
+	k.pread = func(fd int, p []byte, off int64) (int, error) {
+		calls = append(calls, "pread")
+		return linux.pread(fd, p, off)
+	}
+	k.mincore = func(_, vec []byte) error {
+		calls = append(calls, "ask")
+		for i := range vec {
+			vec[i] = 0
+			if inMemory {
+				vec[i] = 1
+			}
+		}
+		return nil
+	}
+	pool, err := blockdev.NewPool(2 * blockdev.MaxBuffer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	v, path := openFile(t, 4<<20, k, func(c *Config) { c.Announces, c.Local, c.Pool = true, true, pool })
+	content := make([]byte, 4<<20)
+	for i := range content {
+		content[i] = byte(i>>9) | 1
+	}
+	if err := os.WriteFile(path, content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const page = 4096
+	lease := func(what string, off int64, n int, want error, direct bool, made ...string) {
+		t.Helper()
+		calls = nil
+		var l blockdev.Lease
+		if err := v.LeaseCached(&l, off, n); !errors.Is(err, want) || err == nil && (l.Direct != direct || !bytes.Equal(bytes.Join(l.Segs, nil), content[off:off+int64(n)])) {
+			t.Errorf("%s: %v, from the mapping %v, or other data", what, err, l.Direct)
+		}
+		if (l.Owner == nil) != (want != nil) {
+			t.Errorf("%s: the owner is %v", what, l.Owner)
+		}
+		l.Release()
+		if !slices.Equal(calls, made) || v.pool.Out() != 0 || v.ranges.Open() != 0 {
+			t.Errorf("%s: calls %v, want %v; %d bytes of the pool and %d ranges are out", what, calls, made, v.pool.Out(), v.ranges.Open())
+		}
+	}
+	lease("before anything is known", 0, page, blockdev.ErrWouldBlock, false, "ask")
+	v.Announce(0, page) // finds no hole
+	lease("in memory", 2*page, page, nil, false, "copy")
+	lease("again", 2*page, page, nil, true)
+	lease("beside it, half of it known", page, 2*page, blockdev.ErrWouldBlock, false, "ask")
+	answer = unix.EAGAIN
+	lease("not in memory", 4*page, page, blockdev.ErrWouldBlock, false, "copy")
+	answer = unix.EIO
+	lease("unreadable", 4*page, page, blockdev.ErrWouldBlock, false, "copy")
+	answer, most = nil, page
+	lease("in memory in part", 4*page, 2*page, blockdev.ErrWouldBlock, false, "copy")
+	most = 1 << 20
+	claim := v.exclusive(8*page, page)
+	calls = nil
+	var l blockdev.Lease
+	if err := v.LeaseCached(&l, 8*page, page); !errors.Is(err, blockdev.ErrWouldBlock) || len(calls) > 0 {
+		t.Errorf("beside a write: %v, calls %v", err, calls)
+	}
+	claim.end()
+	lease("after the write", 8*page, page, nil, false, "copy")
+	lease("behind the end", 4<<20, page, blockdev.ErrOutOfRange, false)
+	lease("nothing", 0, 0, blockdev.ErrWouldBlock, false)
+	answer = unix.EOPNOTSUPP
+	lease("a file system without the call", 16*page, page, blockdev.ErrWouldBlock, false, "copy")
+	answer, inMemory = nil, true
+	lease("there, what is in memory", 16*page, page, nil, false, "ask", "pread")
+	calls = nil
+	if err := v.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := v.LeaseCached(&l, 32*page, page); err == nil {
+		t.Error("lent by a closed volume")
+	}
+}
+
+// TestCopiedAtOnce: the kernel's own call copies what is in memory, by one call or in part.
+func TestCopiedAtOnce(t *testing.T) {
+	v, path := openFile(t, 4<<20, linux, nil)
+	content := bytes.Repeat([]byte("softiser"), 4<<20/8)
+	if err := os.WriteFile(path, content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got := [][]byte{make([]byte, 4096), make([]byte, 512)}
+	n, err := preadCached(v.fd, got, 512)
+	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EAGAIN) {
+		t.Skipf("not here: %v", err) // tmpfs before Linux 6.x, or memory is short
+	}
+	if all := bytes.Join(got, nil); err != nil || !bytes.Equal(all[:n], content[512:512+n]) {
+		t.Errorf("%d bytes, %v, or other data", n, err)
 	}
 }
 

@@ -20,7 +20,7 @@ func TestReadersReserveNothing(t *testing.T) {
 	}{
 		{"a hole, then all in memory", func(t *testing.T, v *Volume) {
 			v.pages.set(page, page, pageHole)
-			if !v.InMemory(0, int(4*page)) {
+			if !v.inMemory(0, 4*page) {
 				t.Error("it is not in memory")
 			}
 		}},
@@ -90,15 +90,16 @@ func TestGrownByHole(t *testing.T) {
 	}
 }
 
-// Where the length of the store may be with a server, a lease that may not wait does not ask for it.
+// Where the length of the store may be with a server, a lease that may not wait asks neither for it
+// nor for what is in memory.
 func TestServerNotAsked(t *testing.T) {
 	for _, local := range []bool{true, false} {
-		asked := false
-		v, path := openFile(t, 1<<20, linux, func(c *Config) { c.Local = local })
-		if _, err := v.WriteAt(make([]byte, 1<<20), 0); err != nil {
+		asked, copied := false, false
+		v, path := openFile(t, 4<<20, linux, func(c *Config) { c.Announces, c.Local = true, local })
+		if _, err := v.WriteAt(make([]byte, 4<<20), 0); err != nil {
 			t.Fatal(path, err)
 		}
-		v.pages.clear(0, 1<<20, pageUnknown)
+		v.pages.clear(0, 4<<20, pageUnknown)
 		v.sys.mincore = func(_, vec []byte) error {
 			asked = true
 			return unix.EINVAL
@@ -107,7 +108,15 @@ func TestServerNotAsked(t *testing.T) {
 		if err := v.LeaseRead(&l, 0, 4096, blockdev.NoWait); !errors.Is(err, blockdev.ErrWouldBlock) {
 			t.Errorf("local %v: %v", local, err)
 		}
-		if v.InMemory(0, 4096) || asked != local {
+		v.Announce(0, 4096) // finds no hole
+		v.sys.preadCached = func(int, [][]byte, int64) (int, error) {
+			copied = true
+			return 0, unix.EAGAIN
+		}
+		if err := v.LeaseCached(&l, 0, 4096); !errors.Is(err, blockdev.ErrWouldBlock) || copied != local {
+			t.Errorf("local %v: copied %v, %v", local, copied, err)
+		}
+		if v.inMemory(0, 4096) || asked != local {
 			t.Errorf("local %v: asked %v", local, asked)
 		}
 	}

@@ -174,13 +174,20 @@ func (v *Volume) stageRead(l *blockdev.Lease) error {
 		}
 		off += int64(len(b))
 	}
-	// Who asks next gets it from the mapping; unless the volume has shrunk before it was claimed.
-	if n := int64(l.Len); v.short(l.Off, n) && v.check(l.Off, n) == nil {
-		v.pages.set(l.Off, n, pageData)
-	}
-	l.Segs = append(l.Segs, bufs...)
-	l.Direct, l.Owner = false, v
+	v.lendCopy(l, l.Off, l.Len, bufs)
 	return nil
+}
+
+// lendCopy makes l a lease of bufs, which have what was read. Preconditions: the range is claimed.
+func (v *Volume) lendCopy(l *blockdev.Lease, off int64, n int, bufs [][]byte) {
+	// Who asks next gets it from the mapping; unless the volume has shrunk before it was claimed.
+	if v.short(off, int64(n)) && v.check(off, int64(n)) == nil {
+		v.pages.set(off, int64(n), pageData)
+	}
+	l.Off, l.Len, l.Write = off, n, false
+	l.Segs = append(l.Segs[:0], bufs...)
+	l.Priv.Pool = bufs
+	l.Direct, l.Owner = false, v
 }
 
 // ReleaseLease implements blockdev.Lender.

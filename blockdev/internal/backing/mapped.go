@@ -30,6 +30,7 @@ type mapped struct {
 	// noPopulate is set when the kernel turns out to lack MADV_POPULATE_*
 	// (before 5.14), noReserve when the file system has no fallocate either.
 	noPopulate atomic.Bool
+	noCached   atomic.Bool // the same of preadCached
 	noReserve  atomic.Bool
 }
 

@@ -10,35 +10,37 @@ import (
 // kernel is the system calls that a volume makes on its backing store. Tests
 // replace single ones to make a disk fail or fill up.
 type kernel struct {
-	pread     func(fd int, p []byte, off int64) (int, error)
-	pwritev   func(fd int, bufs [][]byte, off int64) (int, error)
-	madvise   func(p []byte, advice int) error
-	mincore   func(p []byte, vec []byte) error
-	msync     func(p []byte, flags int) error
-	fdatasync func(fd int) error
-	fadvise   func(fd int, off, n int64, advice int) error
-	fallocate func(fd int, mode uint32, off, n int64) error
-	ftruncate func(fd int, n int64) error
-	seek      func(fd int, off int64, whence int) (int64, error)
-	mlock     func(p []byte) error
-	mmap      func(fd int, off int64, n, prot, flags int) ([]byte, error)
-	reopen    func(fd int) (int, error)
+	pread       func(fd int, p []byte, off int64) (int, error)
+	preadCached func(fd int, bufs [][]byte, off int64) (int, error)
+	pwritev     func(fd int, bufs [][]byte, off int64) (int, error)
+	madvise     func(p []byte, advice int) error
+	mincore     func(p []byte, vec []byte) error
+	msync       func(p []byte, flags int) error
+	fdatasync   func(fd int) error
+	fadvise     func(fd int, off, n int64, advice int) error
+	fallocate   func(fd int, mode uint32, off, n int64) error
+	ftruncate   func(fd int, n int64) error
+	seek        func(fd int, off int64, whence int) (int64, error)
+	mlock       func(p []byte) error
+	mmap        func(fd int, off int64, n, prot, flags int) ([]byte, error)
+	reopen      func(fd int) (int, error)
 }
 
 var linux = kernel{
-	pread:     unix.Pread,
-	pwritev:   pwritev,
-	madvise:   unix.Madvise,
-	mincore:   mincore,
-	msync:     unix.Msync,
-	fdatasync: unix.Fdatasync,
-	fadvise:   unix.Fadvise,
-	fallocate: unix.Fallocate,
-	ftruncate: unix.Ftruncate,
-	seek:      unix.Seek,
-	mlock:     mlockOnFault,
-	mmap:      unix.Mmap,
-	reopen:    reopen,
+	pread:       unix.Pread,
+	preadCached: preadCached,
+	pwritev:     pwritev,
+	madvise:     unix.Madvise,
+	mincore:     mincore,
+	msync:       unix.Msync,
+	fdatasync:   unix.Fdatasync,
+	fadvise:     unix.Fadvise,
+	fallocate:   unix.Fallocate,
+	ftruncate:   unix.Ftruncate,
+	seek:        unix.Seek,
+	mlock:       mlockOnFault,
+	mmap:        unix.Mmap,
+	reopen:      reopen,
 }
 
 // retry repeats a call that a signal interrupted; Go's own preemption signals
@@ -59,6 +61,11 @@ func pwritev(fd int, bufs [][]byte, off int64) (int, error) {
 		return unix.Pwrite(fd, bufs[0], off)
 	}
 	return unix.Pwritev(fd, bufs, off)
+}
+
+// preadCached is preadv of what is in memory: else it ends early, or with EAGAIN.
+func preadCached(fd int, bufs [][]byte, off int64) (int, error) {
+	return unix.Preadv2(fd, bufs, off, unix.RWF_NOWAIT)
 }
 
 func mincore(p []byte, vec []byte) error {

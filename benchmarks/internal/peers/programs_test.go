@@ -87,7 +87,10 @@ func TestPrograms(t *testing.T) {
 		"first": {
 			"worker": {latency | bytes, ask("first", []string{volume}, "worker", volume, "524288")}, "inline": {latency | bytes, ask("first", []string{volume}, "inline", volume, "524288")},
 		},
-		"calls": {"cold": {latency | bytes, byItself("calls", "cold", volume, "4", "300")}, "durable": {latency | bytes, byItself("calls", "durable", volume, "4", "300")}},
+		"disk": {
+			"cold": {latency | bytes, ask("disk", []string{volume}, "cold", volume, "4", "300")}, "ahead": {latency | bytes, ask("disk", []string{volume}, "ahead", volume, "1", "300")},
+			"durable": {latency | bytes, ask("disk", []string{volume}, "durable", volume, "4", "300")},
+		},
 	}
 	all, err := sources.ReadDir("c")
 	if err != nil {

@@ -34,7 +34,8 @@ const (
 	boundThree    = result.BoundPrefix + "three calls"
 	boundWorker   = result.BoundPrefix + "worker"
 	boundInline   = result.BoundPrefix + "inline"
-	boundThreads  = result.BoundPrefix + "32 threads"
+	boundThreads  = result.BoundPrefix + "32 threads behind a connection"
+	boundAhead    = result.BoundPrefix + "announced, behind a connection"
 )
 
 // millis as an argument of a program in C stands for the time of a measurement.

@@ -92,10 +92,10 @@ func coldRow(kind peers.StoreKind) Row {
 		oursOnStore(iserFile, kind, cold, "", l),
 		fioOnStore(fioUring, "io_uring", kind, cold, l),
 		fioOnStore(fioPsync, "psync", kind, cold, l),
-		callsOnStore(kind, "cold"),
+		threadsOnStore(boundThreads, kind, "cold", 32), threadsOnStore(boundAhead, kind, "ahead", 1),
 	}
 	r.Ratios = []result.Ratio{
-		{Name: r.Title + ": IOPS over fio's io_uring", Num: iserFile, Den: fioUring, Metric: result.IOPS, Op: ">=", Want: 0.9, Bound: boundThreads},
+		{Name: r.Title + ": IOPS over fio's io_uring", Num: iserFile, Den: fioUring, Metric: result.IOPS, Op: ">=", Want: 0.9, Bound: boundAhead},
 		{Name: r.Title + ": IOPS over fio's psync, one at a time", Num: iserFile, Den: fioPsync, Metric: result.IOPS},
 	}
 	return r
@@ -119,7 +119,7 @@ func syncRow(kind peers.StoreKind) Row {
 			result.Ratio{Name: r.Title + ", " + c + ": IOPS over fio's io_uring with O_DSYNC", Num: c, Den: fioUring, Metric: result.IOPS, Op: ">=", Want: 0.9})
 	}
 	if kind == peers.Raw {
-		r.Contenders = append(r.Contenders, callsOnStore(kind, "durable"))
+		r.Contenders = append(r.Contenders, threadsOnStore(boundThreads, kind, "durable", 32))
 		for i := range r.Ratios {
 			r.Ratios[i].Bound = boundThreads
 		}
@@ -145,21 +145,23 @@ func firstWriteRow(kind peers.StoreKind) Row {
 	return r
 }
 
-// callsOnStore are threads in system calls on the store, without a target.
-func callsOnStore(kind peers.StoreKind, how string) Contender {
-	return onStore(boundThreads, kind, (*peers.Store).Cold, []string{"cc"}, func(ctx context.Context, st *Stage) (result.Values, error) {
-		if _, err := st.Compile("calls"); err != nil {
-			return nil, err
-		}
-		return st.ProgramAlone(ctx, "calls", how, st.store.Path, "32", st.Millis())
+// threadsOnStore are cold reads or durable writes that are asked for over a connection and made by so many threads.
+func threadsOnStore(name string, kind peers.StoreKind, how string, threads int) Contender {
+	return storeInC(name, kind, (*peers.Store).Cold, "disk", func(ctx context.Context, st *Stage) (result.Values, error) {
+		return st.ProgramRun(ctx, st.started("disk"), how, st.store.Path, fmt.Sprint(threads), st.Millis())
 	})
 }
 
 // firstInC are first writes that come over a connection and are made as they come, or by a worker.
 func firstInC(name string, kind peers.StoreKind, how string, l peers.Load) Contender {
-	c := onStore(name, kind, (*peers.Store).Sparse, []string{"cc"}, func(ctx context.Context, st *Stage) (result.Values, error) {
+	return storeInC(name, kind, (*peers.Store).Sparse, "first", func(ctx context.Context, st *Stage) (result.Values, error) {
 		return st.ProgramRun(ctx, st.started("first"), how, st.store.Path, fmt.Sprint(l.Bytes))
 	})
+}
+
+// storeInC is a program in C whose serving half has the store, and is started once a row.
+func storeInC(name string, kind peers.StoreKind, before func(*peers.Store) error, program string, measure func(context.Context, *Stage) (result.Values, error)) Contender {
+	c := onStore(name, kind, before, []string{"cc"}, measure)
 	made := c.Prepare
 	c.Prepare = func(ctx context.Context, st *Stage) error {
 		if err := made(ctx, st); err != nil {
@@ -168,7 +170,7 @@ func firstInC(name string, kind peers.StoreKind, how string, l peers.Load) Conte
 		if st.store == nil {
 			return errors.New("the row has ended")
 		}
-		_, err := st.server("first", peers.Program("first", st.store.Path))
+		_, err := st.server(program, peers.Program(program, st.store.Path))
 		return err
 	}
 	return c

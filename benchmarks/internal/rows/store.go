@@ -92,7 +92,7 @@ func coldRow(kind peers.StoreKind) Row {
 		oursOnStore(iserFile, kind, cold, "", l),
 		fioOnStore(fioUring, "io_uring", kind, cold, l),
 		fioOnStore(fioPsync, "psync", kind, cold, l),
-		threadsOnStore(boundThreads, kind, "cold", 32), threadsOnStore(boundAhead, kind, "ahead", 1),
+		threadsOnStore(boundAhead, kind, "ahead", 1),
 	}
 	r.Ratios = []result.Ratio{
 		{Name: r.Title + ": IOPS over fio's io_uring", Num: iserFile, Den: fioUring, Metric: result.IOPS, Op: ">=", Want: 0.9, Bound: boundAhead},

@@ -73,16 +73,29 @@ func (qp *QP) checkWR(wr *SendWR) (uint32, error) {
 // starts it. It never calls a CQ handler. The error is ErrQueueFull, ErrState
 // (not connected) or ErrInvalid; then nothing has been queued.
 func (qp *QP) Enqueue(wr *SendWR) error {
+	qp.Lock()
+	err := qp.EnqueueLocked(wr)
+	qp.Unlock()
+	return err
+}
+
+// Lock and Unlock enclose calls of EnqueueLocked, for who has several requests. No other
+// method of the queue pair may be called in between.
+func (qp *QP) Lock() { qp.v.Mu.Lock() }
+
+// Unlock is described at Lock.
+func (qp *QP) Unlock() { qp.v.Mu.Unlock() }
+
+// EnqueueLocked is Enqueue between Lock and Unlock.
+func (qp *QP) EnqueueLocked(wr *SendWR) error {
 	n, err := qp.checkWR(wr)
 	if err != nil {
 		return err
 	}
-	qp.v.Mu.Lock()
 	e, err := qp.v.PostLocked(wr.ID, wr.Op)
 	if e != nil {
 		qp.fillSend(e, wr, n)
 	}
-	qp.v.Mu.Unlock()
 	return err
 }
 

@@ -30,15 +30,16 @@ func (p *Pump) Get(user any, segs [][]byte, n uint32, from rdma.RemoteAddr) Move
 	return Move(-g.slot - 1)
 }
 
-// pumpReads moves Reads into the send queue as far as the peer serves them.
+// pumpReads moves Reads into the send queue, whose lock is held, as far as the peer serves them.
 func (p *Pump) pumpReads() {
 	for p.reads.head != nil && p.out < SendDepth && p.nread < p.ORD {
 		o := p.reads.head
 		sgl, n := p.take(o, min(o.left, maxRead))
 		r := p.ops.get(opRead) // one per work request, so that each can be discarded
 		r.g, r.n = o.g, n
-		wr := rdma.SendWR{ID: r.id, Op: rdma.OpRead, Flags: rdma.FlagSignaled, SGL: sgl, Remote: o.remote}
-		if !p.enqueue(&wr) {
+		wr := &p.wr
+		wr.ID, wr.Op, wr.Flags, wr.SGL, wr.Remote = r.id, rdma.OpRead, rdma.FlagSignaled, sgl, o.remote
+		if !p.enqueue() {
 			p.put(r)
 			return
 		}

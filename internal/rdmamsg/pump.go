@@ -63,6 +63,8 @@ type Pump struct {
 	gets  []*get // running, by slot
 	freeG []int
 	sgl   [MaxSGE]rdma.SGE
+	wr    rdma.SendWR // the request that is being posted
+	err   error       // why posting has failed: the connection is to end
 
 	silent      opList // posted since the last request that asked for a completion
 	silentOps   int    // how many
@@ -278,6 +280,23 @@ func (p *Pump) take(o *op, limit uint32) (sgl []rdma.SGE, n uint32) {
 // Pump moves work into the send queue until that is full; Reads only if reads says so.
 // It does not transmit.
 func (p *Pump) Pump(reads bool) {
+	if p.pend.head == nil && p.reads.head == nil {
+		return
+	}
+	p.qp.Lock() // once for all of them
+	p.pumpLocked()
+	if reads {
+		p.pumpReads()
+	}
+	p.qp.Unlock()
+	if err := p.err; err != nil {
+		p.err = nil
+		p.owner.Fail(err)
+	}
+}
+
+// pumpLocked moves messages and Puts into the send queue, whose lock is held as for enqueue.
+func (p *Pump) pumpLocked() {
 	for p.pend.head != nil && p.out < SendDepth {
 		o := p.pend.head
 		if p.Hold && !o.First {
@@ -316,9 +335,6 @@ func (p *Pump) Pump(reads bool) {
 			p.silent.put(o)
 		}
 	}
-	if reads {
-		p.pumpReads()
-	}
 }
 
 // mayBeQuiet reports whether o, the first in pend and of n bytes, needs no completion of its
@@ -346,19 +362,21 @@ func (p *Pump) flags(o *op, n int) rdma.SendFlags {
 // post gives a message to the queue pair.
 func (p *Pump) post(o *op) bool {
 	o.sgl[0] = rdma.SGE{Mem: o.Buf, LKey: p.d.pd.LocalDMAKey()}
-	wr := rdma.SendWR{ID: o.id, Op: rdma.OpSend, Flags: p.flags(o, len(o.Buf)), SGL: o.sgl[:]}
+	wr := &p.wr
+	wr.ID, wr.Op, wr.Flags, wr.SGL = o.id, rdma.OpSend, p.flags(o, len(o.Buf)), o.sgl[:]
 	if o.HasInv {
 		wr.Op, wr.InvSTag = rdma.OpSendInv, o.Inv
 	}
-	return p.enqueue(&wr)
+	return p.enqueue()
 }
 
 // write gives the next request of a Put to the queue pair.
 func (p *Pump) write(o *op) bool {
 	segs, off := o.segs, o.off
 	sgl, n := p.take(o, o.left)
-	wr := rdma.SendWR{ID: o.id, Op: rdma.OpWrite, Flags: p.flags(o, int(n)), SGL: sgl, Remote: o.remote}
-	if !p.enqueue(&wr) {
+	wr := &p.wr
+	wr.ID, wr.Op, wr.Flags, wr.SGL, wr.Remote = o.id, rdma.OpWrite, p.flags(o, int(n)), sgl, o.remote
+	if !p.enqueue() {
 		o.segs, o.off = segs, off
 		return false
 	}
@@ -368,16 +386,16 @@ func (p *Pump) write(o *op) bool {
 	return true
 }
 
-// enqueue posts one work request. False means that nothing more can be posted now.
-func (p *Pump) enqueue(wr *rdma.SendWR) bool {
-	err := p.qp.Enqueue(wr)
-	switch {
-	case err == nil:
+// enqueue posts p.wr. False means that nothing more can be posted now. What a kind of request does
+// not use of it is of no meaning.
+func (p *Pump) enqueue() bool {
+	err := p.qp.EnqueueLocked(&p.wr)
+	if err == nil {
 		p.out++
 		return true
-	case errors.Is(err, rdma.ErrQueueFull):
-	default:
-		p.owner.Fail(err)
+	}
+	if !errors.Is(err, rdma.ErrQueueFull) {
+		p.err = err
 	}
 	return false
 }

@@ -24,7 +24,9 @@ func init() { // as an initial value it would refer to itself: what is held is d
 
 // fullFeature takes a PDU of the full feature phase.
 func (c *conn) fullFeature(p *iscsi.PDU) {
-	c.quiet.Store(false)
+	if c.quiet.Load() { // a store costs more than to look
+		c.quiet.Store(false)
+	}
 	s := c.sess
 	op := p.BHS.Opcode()
 	v := &services[op]

@@ -37,7 +37,11 @@ func (w *window) init(size int, cmdSN uint32) {
 }
 
 // publish shows what the window has become.
-func (w *window) publish() { w.shown.Store(uint64(w.ExpCmdSN)<<32 | uint64(w.MaxCmdSN)) }
+func (w *window) publish() {
+	if n := uint64(w.ExpCmdSN)<<32 | uint64(w.MaxCmdSN); n != w.shown.Load() {
+		w.shown.Store(n)
+	}
+}
 
 // show returns what a PDU is to carry. It does not need the lock.
 func (w *window) show() (expCmdSN, maxCmdSN uint32) {

@@ -174,7 +174,9 @@ func (o *Op) Init(r Request) {
 	o.syncs = false
 	o.Bytes = 0
 	o.ended = nil
-	o.aborted.Store(0)
+	if o.Aborted() {
+		o.aborted.Store(uint32(NotAborted))
+	}
 }
 
 // Cover says which blocks the command touches, [lo, hi), and how. It comes before

@@ -37,15 +37,18 @@ func (l *lendList) opened(r *mem.Region) {
 		return
 	}
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	l.n++
 	l.bytes += r.Size()
 	if r.Access()&mem.Sink != 0 {
 		l.sinks++
 	}
-	if r.Access()&(mem.Scratch|mem.RemoteWrite) != mem.Scratch|mem.RemoteWrite {
-		return
+	if r.Access()&(mem.Scratch|mem.RemoteWrite) == mem.Scratch|mem.RemoteWrite {
+		l.pushLocked(r)
 	}
+	l.mu.Unlock()
+}
+
+func (l *lendList) pushLocked(r *mem.Region) {
 	if r.Link.Prev = l.tail; l.tail == nil {
 		l.head = r
 	} else {

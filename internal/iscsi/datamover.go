@@ -107,9 +107,24 @@ type Transfer struct {
 
 // Moving is how a datamover finds a Transfer, and links it with others.
 type Moving struct {
-	Next    *Transfer
+	Next    *Transfer // during DataCompletionNotify: one that has ended as well
 	Slot    int
 	Aborted bool // by AbortTransfer
+}
+
+// Unlink takes x out of the list of those that have ended together, and returns the next one.
+func (x *Transfer) Unlink() *Transfer {
+	next := x.Own.Next
+	x.Own.Next = nil
+	return next
+}
+
+// Linked is how many there are from x on; a nil x is none.
+func (x *Transfer) Linked() (n int) {
+	for ; x != nil; x = x.Own.Next {
+		n++
+	}
+	return n
 }
 
 // Errors of Transfers, besides *ProtocolError and the error that ended the
@@ -136,7 +151,8 @@ type Upper interface {
 	// ControlNotify delivers a received control-type PDU. The PDU and its
 	// buffers belong to the upper layer until Release.
 	ControlNotify(p *PDU)
-	// DataCompletionNotify ends a Transfer: its memory is no longer used. After
+	// DataCompletionNotify ends a Transfer, and those that are linked to it by Own.Next,
+	// which the upper layer takes apart (Unlink): their memory is no longer used. After
 	// PutData that means handed to the transport for good; after GetData that
 	// all bytes have arrived and passed every check.
 	DataCompletionNotify(x *Transfer)

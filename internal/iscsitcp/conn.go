@@ -274,19 +274,17 @@ func (c *Conn) run() {
 	}
 	c.tx.Stop()
 	c.mu.Unlock()
-	for done != nil {
-		x := done
-		done, x.Own.Next = x.Own.Next, nil
-		c.complete(x)
-	}
+	c.complete(done)
 	_ = c.sk.Close()
 	c.up.ConnectionTerminateNotify(end)
 }
 
-// complete makes the up-call that ends a transfer.
-func (c *Conn) complete(x *iscsi.Transfer) {
-	c.stats.transfers.Add(-1)
-	c.up.DataCompletionNotify(x)
+// complete makes the up-call for transfers that are over.
+func (c *Conn) complete(done *iscsi.Transfer) {
+	if done != nil {
+		c.stats.transfers.Add(-int64(done.Linked()))
+		c.up.DataCompletionNotify(done)
+	}
 }
 
 // Ended is closed when the last up-call has returned.

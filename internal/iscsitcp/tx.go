@@ -91,12 +91,7 @@ func (t *transmitter) Settle() bool {
 	}
 	t.doneHead, t.doneTail = nil, nil
 	c.mu.Unlock()
-	for x != nil {
-		next := x.Own.Next
-		x.Own.Next = nil
-		c.complete(x)
-		x = next
-	}
+	c.complete(x)
 	c.mu.Lock()
 	return true
 }

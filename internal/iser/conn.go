@@ -459,13 +459,10 @@ func (c *Conn) finish() {
 	}
 }
 
-// complete makes the up-calls for transfers that are over.
-func (c *Conn) complete(x *iscsi.Transfer) {
-	for x != nil {
-		next := x.Own.Next
-		x.Own.Next = nil
-		c.transfers.Add(-1)
-		c.up.DataCompletionNotify(x)
-		x = next
+// complete makes the up-call for transfers that are over.
+func (c *Conn) complete(done *iscsi.Transfer) {
+	if done != nil {
+		c.transfers.Add(-int64(done.Linked()))
+		c.up.DataCompletionNotify(done)
 	}
 }

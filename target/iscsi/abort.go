@@ -92,7 +92,7 @@ func (k *task) unpin() {
 	done := k.doneLocked()
 	s.mu.Unlock()
 	if done {
-		k.settle()
+		s.cmds.settle(k)
 	}
 }
 

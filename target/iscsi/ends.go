@@ -20,20 +20,27 @@ func (k *task) doneLocked() bool {
 	return true
 }
 
-// settle gives back what a slot that is done holds, and then the slot itself.
-func (k *task) settle() {
-	s := k.session()
-	if k.executed {
-		k.executed = false
-		k.scsi.Release()
+// settle gives back what slots that are done hold, and then the slots themselves, which task.next
+// links.
+func (m *commands) settle(done *task) {
+	s := m.sess
+	for k := done; k != nil; k = k.next {
+		if k.executed {
+			k.executed = false
+			k.scsi.Release()
+		}
 	}
-	s.mu.Lock()
-	k.pins--
 	var fences []*fence
-	if len(k.fences) > 0 {
+	s.mu.Lock()
+	for done != nil {
+		k := done
+		done = k.next
+		k.pins--
 		fences = append(fences, k.fences...)
+		m.putBackLocked(k)
 	}
-	s.cmds.putBackLocked(k)
+	s.openWindowLocked()
+	s.still.Load().look()
 	over := s.overLocked()
 	hidden := s.state == sessionActive && s.order.seq.win.hidden()
 	s.mu.Unlock()
@@ -91,12 +98,10 @@ func (s *Frontend) forget(n *session) {
 	s.limits.sessions.Info(n.log(), "session ended", zap.NamedError("reason", n.endCause()), zap.Duration("age", time.Since(n.born)))
 }
 
-// putBackLocked returns a slot to its connection. The caller holds s.mu.
+// putBackLocked returns a slot to its connection. The caller holds s.mu, and opens the window.
 func (m *commands) putBackLocked(k *task) {
 	k.setStateLocked(taskFree)
 	k.fences = k.fences[:0]
 	k.conn().slots.put(k)
 	m.sess.order.seq.win.used--
-	m.sess.openWindowLocked()
-	m.sess.still.Load().look()
 }

@@ -349,7 +349,7 @@ func (k *task) Respond(*scsi.Task) {
 	done := k.doneLocked()
 	s.mu.Unlock()
 	if done {
-		k.settle()
+		s.cmds.settle(k)
 	}
 }
 

@@ -8,28 +8,36 @@ import (
 
 // This file has the up-calls of the datamover that bring no PDU (iscsi.Upper).
 
-// DataCompletionNotify implements iscsi.Upper.
+// DataCompletionNotify implements iscsi.Upper. What the session's lock is needed for is done for all of
+// the transfers together.
 func (c *conn) DataCompletionNotify(x *iscsi.Transfer) {
-	k := x.User.(*task)
 	var (
-		told bool // the device server is to hear that its DataOut has ended
-		err  error
+		done *task           // slots that nothing uses any more
+		told *iscsi.Transfer // those whose end the device server is to hear of
 	)
-	s := k.session()
+	s, last := c.sess, &told
 	s.mu.Lock()
-	if x == &k.in.x {
-		k.putDoneLocked()
-	} else {
-		told, err = k.getDoneLocked()
-		told = told && k.state != taskEnded
+	for x != nil {
+		next := x.Unlink() // what has ended may go on with the next piece
+		k := x.User.(*task)
+		if x == &k.in.x {
+			k.putDoneLocked()
+		} else if over, err := k.getDoneLocked(); over && k.state != taskEnded {
+			x.Err = err
+			*last, last = x, &x.Own.Next
+		}
+		if k.doneLocked() {
+			k.next, done = done, k
+		}
+		x = next
 	}
-	done := k.doneLocked()
 	s.mu.Unlock()
-	if done {
-		k.settle()
+	if done != nil {
+		s.cmds.settle(done)
 	}
-	if told {
-		k.scsi.DataOutDone(err)
+	for told != nil {
+		x, told = told, told.Unlink()
+		x.User.(*task).scsi.DataOutDone(x.Err)
 	}
 }
 

@@ -24,7 +24,13 @@ func NewRecorder() *Recorder {
 // ControlNotify implements iscsi.Upper; so do the following.
 func (r *Recorder) ControlNotify(p *iscsi.PDU) { r.PDUs <- p }
 
-func (r *Recorder) DataCompletionNotify(x *iscsi.Transfer) { r.Done <- x }
+func (r *Recorder) DataCompletionNotify(x *iscsi.Transfer) {
+	for x != nil {
+		next := x.Unlink()
+		r.Done <- x
+		x = next
+	}
+}
 
 func (r *Recorder) ConnectionTerminateNotify(err error) { r.Ended <- err }
 

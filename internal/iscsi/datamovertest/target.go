@@ -316,6 +316,14 @@ func (t *Target) finish(j *job) {
 // DataCompletionNotify implements iscsi.Upper.
 func (t *Target) DataCompletionNotify(x *iscsi.Transfer) {
 	t.upcall()
+	for x != nil {
+		next := x.Unlink()
+		t.completed(x)
+		x = next
+	}
+}
+
+func (t *Target) completed(x *iscsi.Transfer) {
 	t.outstanding.Add(-1)
 	j, ok := x.User.(*job)
 	if !ok {

@@ -7,25 +7,35 @@ import (
 	"softiser/internal/iscsi"
 )
 
-// ControlNotify receives every PDU but Data-In and R2T.
+// ControlNotify receives every PDU but Data-In and R2T. Those that have come together are handled
+// under the session's lock together, before anybody hears what has become of his requests.
 func (c *conn) ControlNotify(p *iscsi.PDU) {
-	if !c.login.over {
-		c.login.notify(c, p)
+	for p != nil && (!c.login.over || c.s == nil) {
+		next := p.Unlink()
+		if !c.login.over {
+			c.login.notify(c, p)
+		} else {
+			c.text.notify(c, p)
+		}
+		p = next
+	}
+	if p == nil {
 		return
 	}
 	s := c.s
-	if s == nil {
-		c.text.notify(c, p)
-		return
-	}
 	c.notifying.Add(1)
 	s.mu.Lock()
-	if c.works() {
-		c.receive(p)
+	for p != nil {
+		next := p.Unlink()
+		if c.works() {
+			c.receive(p)
+		}
+		p.Release()
+		p = next
 	}
+	s.pump()
 	done, later := s.takeLocked()
 	s.mu.Unlock()
-	p.Release()
 	runLater(done, later)
 	c.notifying.Add(-1)
 }
@@ -79,7 +89,6 @@ func (c *conn) receive(p *iscsi.PDU) {
 	default:
 		c.violation("%v in full feature phase", b.Opcode())
 	}
-	s.pump()
 }
 
 // controlResponse ends a task management or logout exchange.

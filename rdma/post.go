@@ -153,7 +153,9 @@ func (qp *QP) PostRecv(wrs ...RecvWR) error {
 		if len(wr.SGL) > qp.cfg.MaxSGE {
 			return invalid("%d pieces of memory, the queue pair allows %d", len(wr.SGL), qp.cfg.MaxSGE)
 		}
-		flushed, err := fillRecv(&qp.v.RQ, wr)
+		qp.v.RQ.Lock()
+		flushed, err := fillRecvLocked(&qp.v.RQ, wr)
+		qp.v.RQ.Unlock()
 		if err != nil {
 			return err
 		}
@@ -170,16 +172,14 @@ func (qp *QP) PostRecv(wrs ...RecvWR) error {
 	return nil
 }
 
-// fillRecv posts a receive buffer, unless the queue has ended.
-func fillRecv(q *verbs.RecvQueue, wr *RecvWR) (flushed bool, err error) {
-	q.Lock()
+// fillRecvLocked posts a receive buffer to a queue that is locked, unless that has ended.
+func fillRecvLocked(q *verbs.RecvQueue, wr *RecvWR) (flushed bool, err error) {
 	b, err := q.PostLocked(wr.ID)
 	if b != nil {
 		for i := range wr.SGL {
 			b.Add(wr.SGL[i].Mem, wr.SGL[i].LKey)
 		}
 	}
-	q.Unlock()
 	return b == nil && err == nil, err
 }
 

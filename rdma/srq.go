@@ -46,15 +46,30 @@ func (pd *PD) CreateSRQ(cfg SRQConfig) (*SRQ, error) {
 
 // PostRecv adds buffers.
 func (s *SRQ) PostRecv(wrs ...RecvWR) error {
+	s.Lock()
+	defer s.Unlock()
 	for i := range wrs {
-		if len(wrs[i].SGL) > s.cfg.MaxSGE {
-			return invalid("%d pieces of memory, the shared receive queue allows %d", len(wrs[i].SGL), s.cfg.MaxSGE)
-		}
-		if _, err := fillRecv(&s.q.RecvQueue, &wrs[i]); err != nil {
+		if err := s.PostRecvLocked(&wrs[i]); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// Lock and Unlock enclose calls of PostRecvLocked. No other method of the queue may be called in
+// between.
+func (s *SRQ) Lock() { s.q.Lock() }
+
+// Unlock is described at Lock.
+func (s *SRQ) Unlock() { s.q.Unlock() }
+
+// PostRecvLocked adds a buffer between Lock and Unlock.
+func (s *SRQ) PostRecvLocked(wr *RecvWR) error {
+	if len(wr.SGL) > s.cfg.MaxSGE {
+		return invalid("%d pieces of memory, the shared receive queue allows %d", len(wr.SGL), s.cfg.MaxSGE)
+	}
+	_, err := fillRecvLocked(&s.q.RecvQueue, wr)
+	return err
 }
 
 // Arm asks for one EventSRQLimit, to the queue pair that takes the buffer, when

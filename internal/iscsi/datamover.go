@@ -60,8 +60,20 @@ type PDU struct {
 	// peer, who tries again; it keeps nothing of the PDU beyond ControlNotify.
 	NoRoom bool
 
-	// Recycle, when set, takes the receive buffer behind AHS and Data back.
+	// Recycle, when set, takes the receive buffer behind AHS and Data back. A received PDU
+	// without it has neither, and is there during ControlNotify only.
 	Recycle func(*PDU)
+
+	// Next (received) is the PDU behind this one that has come together with it; nil: there is none.
+	Next *PDU
+}
+
+// Unlink takes a received PDU out of the list of those that have come together, and returns the
+// next one.
+func (p *PDU) Unlink() *PDU {
+	next := p.Next
+	p.Next = nil
+	return next
 }
 
 // Release ends the upper layer's use of a received PDU and of its AHS and
@@ -148,8 +160,9 @@ type Sequence struct{ StatSN, ExpCmdSN, MaxCmdSN uint32 }
 
 // Upper receives the up-calls of one connection.
 type Upper interface {
-	// ControlNotify delivers a received control-type PDU. The PDU and its
-	// buffers belong to the upper layer until Release.
+	// ControlNotify delivers a received control-type PDU, and in the full feature phase those
+	// that have come together with it (PDU.Next). Each PDU and its buffers belong to the upper
+	// layer until its Release.
 	ControlNotify(p *PDU)
 	// DataCompletionNotify ends a Transfer, and those that are linked to it by Own.Next,
 	// which the upper layer takes apart (Unlink): their memory is no longer used. After

@@ -49,7 +49,14 @@ type counting struct {
 	pdus atomic.Int64
 }
 
-func (c *counting) ControlNotify(p *iscsi.PDU) { p.Release(); c.pdus.Add(1) }
+func (c *counting) ControlNotify(p *iscsi.PDU) {
+	for p != nil {
+		next := p.Unlink()
+		p.Release()
+		c.pdus.Add(1)
+		p = next
+	}
+}
 
 // TestGracefulEndSendsAll: more than the send queue holds leaves before the end that was asked
 // for; then nothing is taken any more.

@@ -42,20 +42,42 @@ func (c *Conn) awaitReader() {
 func (c *Conn) reapReceives(cq *rdma.CQ, wcs []rdma.WC) {
 	for batch := range rdmamsg.Batches(cq, wcs) {
 		n := c.batch.Add(1)
-		for i := range batch {
-			c.received(&batch[i], n)
+		for len(batch) > 0 {
+			batch = batch[c.received(batch, n):]
 		}
 		c.Push() // what the PDUs of this batch were answered with
 	}
 }
 
-// received handles one message, of a batch with others.
-func (c *Conn) received(wc *rdma.WC, n uint32) {
-	b, scarce := c.link.Received(wc)
-	if wc.Status != rdma.StatusSuccess {
-		b.Free()
-		return
+// received handles messages that have come together, and returns how many: in the full feature
+// phase all of them, otherwise one, as what the upper layer makes of it decides about the next one.
+func (c *Conn) received(batch []rdma.WC, n uint32) int {
+	var first *iscsi.PDU
+	var spent rdmamsg.Spent // buffers that nobody needs beyond the up-call
+	last := &first
+	c.mu.Lock()
+	if c.st != iscsi.ConnFull {
+		batch = batch[:1]
 	}
+	for i := range batch {
+		if p := c.takeLocked(&batch[i], &spent); p != nil {
+			p.Batch = n
+			*last, last = p, &p.Next
+		}
+	}
+	*last = nil
+	c.mu.Unlock()
+	if first != nil {
+		c.up.ControlNotify(first)
+	}
+	spent.Free()
+	return len(batch)
+}
+
+// takeLocked takes one message apart. It returns the PDU for the upper layer, if there is one.
+// Buffers that nobody needs beyond the up-call go to spent.
+func (c *Conn) takeLocked(wc *rdma.WC, spent *rdmamsg.Spent) *iscsi.PDU {
+	b := c.link.Received(wc)
 	r, _ := b.App.(*recvPDU)
 	if r == nil {
 		r = &recvPDU{buf: b}
@@ -63,22 +85,33 @@ func (c *Conn) received(wc *rdma.WC, n uint32) {
 		b.App = r
 	}
 	p := &r.pdu
-	p.Recycle, p.Batch = r.recycle, n
-	c.mu.Lock()
-	up, err := c.dispatchLocked(p, b.Msg(wc.ByteLen), wc)
-	full := c.st == iscsi.ConnFull
-	if err != nil {
-		c.failLocked(err)
+	up := false
+	if wc.Status == rdma.StatusSuccess {
+		var err error
+		if up, err = c.dispatchLocked(p, b.Msg(wc.ByteLen), wc); err != nil {
+			c.failLocked(err)
+		}
 	}
-	c.mu.Unlock()
 	if !up {
-		p.Release()
-		return
+		spent.Put(b)
+		return nil
 	}
-	if scarce && c.role == iscsi.RoleTarget && len(p.AHS)+len(p.Data) > 0 && full {
+	more := len(p.AHS)+len(p.Data) > 0
+	if !more && passing(p.BHS.Opcode()) {
+		p.Recycle = nil
+		spent.Put(b)
+		return p
+	}
+	p.Recycle = r.recycle
+	if scarce := c.link.Keep(b); scarce && more && c.role == iscsi.RoleTarget && c.st == iscsi.ConnFull {
 		p.AHS, p.Data, p.NoRoom = nil, nil, true
 	}
-	c.up.ControlNotify(p)
+	return p
+}
+
+// passing tells the PDUs that nobody keeps beyond the up-call when they have no data.
+func passing(op iscsi.Opcode) bool {
+	return op == iscsi.OpSCSICommand || op == iscsi.OpSCSIResponse
 }
 
 // recvPDU is the PDU that may be in a receive buffer. It stays with the buffer.

@@ -18,12 +18,16 @@ type answerer struct {
 }
 
 func (a *answerer) ControlNotify(p *iscsi.PDU) {
-	var out iscsi.PDU
-	q := out.BHS.NewNopOut()
-	q.SetITT(iscsi.ReservedTag)
-	q.SetTTT(p.BHS.TTT())
-	p.Release()
-	_ = a.c.SendControl(&out) // fails once the connection is ending
+	for p != nil {
+		next := p.Unlink()
+		var out iscsi.PDU
+		q := out.BHS.NewNopOut()
+		q.SetITT(iscsi.ReservedTag)
+		q.SetTTT(p.BHS.TTT())
+		p.Release()
+		_ = a.c.SendControl(&out) // fails once the connection is ending
+		p = next
+	}
 }
 func (a *answerer) DataCompletionNotify(*iscsi.Transfer) {}
 func (a *answerer) ConnectionTerminateNotify(err error)  { a.ended <- err }
@@ -35,7 +39,14 @@ type deaf struct {
 	ended  chan error
 }
 
-func (d *deaf) ControlNotify(p *iscsi.PDU)           { <-d.listen; p.Release() }
+func (d *deaf) ControlNotify(p *iscsi.PDU) {
+	<-d.listen
+	for p != nil {
+		next := p.Unlink()
+		p.Release()
+		p = next
+	}
+}
 func (d *deaf) DataCompletionNotify(*iscsi.Transfer) {}
 func (d *deaf) ConnectionTerminateNotify(err error)  { d.ended <- err }
 func (d *deaf) Sequence() iscsi.Sequence             { return iscsi.Sequence{} }

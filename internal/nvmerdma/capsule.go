@@ -11,7 +11,7 @@ func (c *Controller) batchEnd() {}
 
 // received implements role: a message is a capsule.
 func (c *Controller) received(wc *rdma.WC) {
-	b, scarce := c.link.Received(wc)
+	b := c.link.Received(wc)
 	if wc.Status != rdma.StatusSuccess {
 		b.Free()
 		return
@@ -22,11 +22,12 @@ func (c *Controller) received(wc *rdma.WC) {
 	case err != nil:
 		c.breachLocked(err)
 	case k == nil:
-	case len(k.Data) > 0 && !scarce:
+	case len(k.Data) == 0:
+	case c.link.Keep(b):
+		k.Data, k.NoRoom = nil, true
+	default:
 		k.recv = b
 		b = nil
-	case len(k.Data) > 0:
-		k.Data, k.NoRoom = nil, true
 	}
 	parked := c.park != nil || len(c.kept) > 0
 	c.mu.Unlock()

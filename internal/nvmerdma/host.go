@@ -200,7 +200,7 @@ func (h *Host) describeLocked(c *nvme.HostCommand) (inside int, err error) {
 
 // received implements role: a message is a response.
 func (h *Host) received(wc *rdma.WC) {
-	b, _ := h.link.Received(wc)
+	b := h.link.Received(wc)
 	var c *nvme.HostCommand
 	if wc.Status == rdma.StatusSuccess {
 		h.mu.Lock()

@@ -82,12 +82,13 @@ func (e *end) received(cq *rdma.CQ) {
 	var wcs [8]rdma.WC
 	for n := cq.Poll(wcs[:]); n > 0; n = cq.Poll(wcs[:]) {
 		for i := range wcs[:n] {
-			b, scarce := e.l.Received(&wcs[i])
+			b := e.l.Received(&wcs[i])
 			if wcs[i].Status != rdma.StatusSuccess {
 				b.Free()
 				continue
 			}
 			msg := string(b.Msg(wcs[i].ByteLen))
+			scarce := e.l.Keep(b)
 			e.mu.Lock()
 			if scarce {
 				e.scarce++

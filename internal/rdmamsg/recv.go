@@ -29,7 +29,8 @@ type Recv struct {
 	d    *Device
 	id   uint64
 	sgl  [1]rdma.SGE
-	link *Link // while it holds a message
+	link *Link // that counts the buffer among those that it keeps; nil: none does
+	next *Recv // in Spent
 }
 
 // refill sees to it that there are receive buffers again. Those who find none while somebody
@@ -70,16 +71,49 @@ func (d *Device) growLocked() error {
 
 func (b *Recv) post() error { return b.d.srq.PostRecv(rdma.RecvWR{ID: b.id, SGL: b.sgl[:]}) }
 
+// Spent are buffers that are done with, until they are posted together. The zero Spent is empty.
+type Spent struct{ head *Recv }
+
+// Put ends the use of a message. The buffer stays as it is until Free.
+func (s *Spent) Put(b *Recv) { b.next, s.head = s.head, b }
+
+// Free lets the buffers receive again.
+func (s *Spent) Free() {
+	if s.head == nil {
+		return
+	}
+	q := s.head.d.srq
+	q.Lock()
+	for b := s.head; b != nil; {
+		next := b.next
+		b.next = nil
+		b.uncount()
+		// The queue has room for every buffer there is.
+		_ = q.PostRecvLocked(&rdma.RecvWR{ID: b.id, SGL: b.sgl[:]})
+		b = next
+	}
+	q.Unlock()
+	s.head = nil
+}
+
 // Msg is the first n bytes of the buffer.
 func (b *Recv) Msg(n uint32) []byte { return b.sgl[0].Mem[:n] }
 
 // Free ends the use of the message: the buffer can receive again.
 func (b *Recv) Free() {
+	b.uncount()
+	// The queue has room for every buffer there is.
+	_ = b.post()
+}
+
+// uncount undoes Keep.
+func (b *Recv) uncount() {
+	if b.link == nil {
+		return
+	}
 	b.d.out.Add(-1)
 	b.link.kept.Add(-1)
 	b.link = nil
-	// The queue has room for every buffer there is.
-	_ = b.post()
 }
 
 // fewReceives is how many receive buffers every connection may hold in any case.
@@ -95,10 +129,15 @@ func (d *Device) scarce(out, kept int64) bool {
 }
 
 // Received returns the buffer of a receive completion, which belongs to the caller
-// until Free. scarce tells it to do that at once, with what it has to do without.
-func (l *Link) Received(wc *rdma.WC) (b *Recv, scarce bool) {
+// until Free, or Spent.Free. Whoever needs it beyond the handler of the completion calls Keep.
+func (l *Link) Received(wc *rdma.WC) *Recv {
 	t := *l.d.table.Load()
-	b = &t[wc.ID/chunkLen].bufs[wc.ID%chunkLen]
+	return &t[wc.ID/chunkLen].bufs[wc.ID%chunkLen]
+}
+
+// Keep counts the buffer b, which the link has received into, as held until it is freed. scarce
+// tells the caller to free it at once, with what he has to do without.
+func (l *Link) Keep(b *Recv) (scarce bool) {
 	b.link = l
-	return b, l.d.scarce(l.d.out.Add(1), l.kept.Add(1))
+	return l.d.scarce(l.d.out.Add(1), l.kept.Add(1))
 }

@@ -108,7 +108,7 @@ type conn struct {
 	text textExchange // a Text negotiation over several PDUs
 
 	counters connCounters
-	heard    atomic.Uint64 // PDUs received
+	heard    atomic.Uint64 // up-calls that have brought PDUs
 	quiet    atomic.Bool   // nothing unsolicited may be sent before the first command
 
 	ended chan struct{} // closed after ConnectionTerminateNotify

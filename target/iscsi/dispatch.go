@@ -53,6 +53,15 @@ func (c *conn) fullFeature(p *iscsi.PDU) {
 // ControlNotify implements iscsi.Upper.
 func (c *conn) ControlNotify(p *iscsi.PDU) {
 	c.heard.Add(1)
+	for p != nil {
+		next := p.Unlink()
+		c.take(p)
+		p = next
+	}
+}
+
+// take takes a PDU as the state of the connection has it.
+func (c *conn) take(p *iscsi.PDU) {
 	switch c.state.get() {
 	case connFull:
 		if c.acks.due.Load() {

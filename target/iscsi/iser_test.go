@@ -32,9 +32,13 @@ type mover struct {
 }
 
 func (m *mover) ControlNotify(p *iscsi.PDU) {
-	keep := &iscsi.PDU{BHS: p.BHS, Data: bytes.Clone(p.Data)}
-	p.Release()
-	m.in <- keep
+	for p != nil {
+		next := p.Unlink()
+		keep := &iscsi.PDU{BHS: p.BHS, Data: bytes.Clone(p.Data)}
+		p.Release()
+		m.in <- keep
+		p = next
+	}
 }
 func (m *mover) DataCompletionNotify(*iscsi.Transfer) {}
 func (m *mover) ConnectionTerminateNotify(err error)  { m.ended <- err }

@@ -87,6 +87,14 @@ func (i *Initiator) DataCompletionNotify(*iscsi.Transfer) {
 // ControlNotify implements iscsi.Upper.
 func (i *Initiator) ControlNotify(p *iscsi.PDU) {
 	i.upcall()
+	for p != nil {
+		next := p.Unlink()
+		i.take(p)
+		p = next
+	}
+}
+
+func (i *Initiator) take(p *iscsi.PDU) {
 	if !i.full {
 		var req iscsi.PDU
 		done, err := i.login_.Next(p, &req)

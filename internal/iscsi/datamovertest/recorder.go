@@ -22,7 +22,22 @@ func NewRecorder() *Recorder {
 }
 
 // ControlNotify implements iscsi.Upper; so do the following.
-func (r *Recorder) ControlNotify(p *iscsi.PDU) { r.PDUs <- p }
+func (r *Recorder) ControlNotify(p *iscsi.PDU) {
+	for p != nil {
+		next := p.Unlink()
+		r.PDUs <- keep(p)
+		p = next
+	}
+}
+
+// keep is p for who needs it beyond the up-call.
+func keep(p *iscsi.PDU) *iscsi.PDU {
+	if p.Recycle != nil {
+		return p
+	}
+	q := *p
+	return &q
+}
 
 func (r *Recorder) DataCompletionNotify(x *iscsi.Transfer) {
 	for x != nil {

@@ -87,6 +87,14 @@ func (t *Target) nextSequence() iscsi.Sequence {
 // ControlNotify implements iscsi.Upper.
 func (t *Target) ControlNotify(p *iscsi.PDU) {
 	t.upcall()
+	for p != nil {
+		next := p.Unlink()
+		t.take(p)
+		p = next
+	}
+}
+
+func (t *Target) take(p *iscsi.PDU) {
 	if !t.full {
 		t.loginStep(p)
 		return
@@ -97,7 +105,7 @@ func (t *Target) ControlNotify(p *iscsi.PDU) {
 		t.exp = p.BHS.CmdSN() + 1
 		t.mu.Unlock()
 		if p.BHS.SCSICommand().CDB()[0] == opHold {
-			t.Held <- p
+			t.Held <- keep(p)
 			return
 		}
 		t.command(p)

@@ -56,7 +56,9 @@ func (cq *CQ) Poll(wc []WC) (n int) {
 		if c == nil {
 			break
 		}
-		wc[n] = WC{ID: c.ID, QP: pairOf(c.QP), Status: c.Status, Opcode: c.Opcode, Flags: c.Flags, ByteLen: c.ByteLen, InvSTag: c.InvSTag, Imm: c.Imm, SrcQPN: c.SrcQPN}
+		w := &wc[n]
+		w.ID, w.QP, w.Status, w.Opcode, w.Flags = c.ID, pairOf(c.QP), c.Status, c.Opcode, c.Flags
+		w.ByteLen, w.InvSTag, w.Imm, w.SrcQPN = c.ByteLen, c.InvSTag, c.Imm, c.SrcQPN
 		n++
 	}
 	cq.q.Unlock()

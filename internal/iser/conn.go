@@ -66,14 +66,14 @@ type Conn struct {
 	// flushed: the queue pair has ended, and nothing is posted any more; what waits ends
 	// with the connection's reason.
 	flushed bool
+	moving  int64       // transfers that are not over
 	over    completions // transfers that the upper layer is to be told of
 	tasks   taskTable
 	windows rdmamsg.Windows
 
 	stats struct{ pdusIn, pdusOut, payloadIn, payloadOut, copied uint64 }
 
-	transfers atomic.Int64  // that are not over
-	batch     atomic.Uint32 // of received messages, the last one
+	batch atomic.Uint32 // of received messages, the last one
 }
 
 // newConn makes the queue pair; it is not connected yet.
@@ -278,13 +278,13 @@ func (c *Conn) Describe() string {
 func (c *Conn) Stats() iscsi.DatamoverStats {
 	q := c.qp.Stats()
 	c.mu.Lock()
-	s := c.stats
+	s, moving := c.stats, c.moving
 	c.mu.Unlock()
 	return iscsi.DatamoverStats{
 		PDUsIn: s.pdusIn, PDUsOut: s.pdusOut,
 		PayloadIn: s.payloadIn + c.pump.Fetched.Load(), PayloadOut: s.payloadOut,
 		PayloadCopied: s.copied + q.PlacedCopiedTagged + q.SentCopiedTagged,
-		ReceiveCalls:  q.RecvCalls, SendCalls: q.SendCalls, OutstandingTransfers: c.transfers.Load(),
+		ReceiveCalls:  q.RecvCalls, SendCalls: q.SendCalls, OutstandingTransfers: moving,
 	}
 }
 
@@ -348,6 +348,7 @@ func (c *owner) Moved(user any, err error) {
 	default:
 		x.Err = fmt.Errorf("iser: %w", err)
 	}
+	c.moving--
 	c.over.put(x)
 }
 
@@ -462,7 +463,6 @@ func (c *Conn) finish() {
 // complete makes the up-call for transfers that are over.
 func (c *Conn) complete(done *iscsi.Transfer) {
 	if done != nil {
-		c.transfers.Add(-int64(done.Linked()))
 		c.up.DataCompletionNotify(done)
 	}
 }

@@ -96,7 +96,10 @@ func TestEndOfTransfers(t *testing.T) {
 		i, g := full(t, ConnConfig{}, ConnConfig{}, iu, gu)
 		gu.PDU(t, "NOP-Out").Release()
 		x := &iscsi.Transfer{Len: 4, Ref: refOf(stags{WriteSTag: 5}), Segs: [][]byte{make([]byte, 4)}}
-		if err := g.GetData(x); err != nil { // not pushed
+		g.mu.Lock()
+		g.pump.ORD = 0 // it is not read, though the receive goroutine may be about to push
+		g.mu.Unlock()
+		if err := g.GetData(x); err != nil {
 			t.Fatal(err)
 		}
 		g.Terminate(reason)

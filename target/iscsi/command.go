@@ -54,7 +54,7 @@ func (m *commands) take(c *conn, p *iscsi.PDU) {
 	t.Arrived = p.Data
 	t.UnsolicitedLen = uint32(len(p.Data))
 	if len(p.Data) > 0 {
-		c.counters.bytesIn.Add(uint64(len(p.Data)))
+		c.counters.bytesIn += uint64(len(p.Data))
 	}
 	if p.NoRoom || k.has(flagWrite) && !p.BHS.Final() && !k.collectLocked(p) {
 		k.setStateLocked(taskRunning)

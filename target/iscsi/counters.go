@@ -6,8 +6,9 @@ import (
 	"softiser/internal/spc"
 )
 
-// Counters are atomics, written where things happen and read by Status. They are
-// grouped by writer: what one connection counts is written by few goroutines.
+// Counters are written where things happen and read by Status. They are grouped by writer: what
+// one connection counts is written by few goroutines. What each command counts while it holds
+// sess.mu is guarded by that, the rest are atomics.
 
 type serverCounters struct {
 	logins, loginsAborted  atomic.Uint64
@@ -22,13 +23,14 @@ func (c *serverCounters) recovery() RecoveryStatus {
 }
 
 type connCounters struct {
-	bytesIn, bytesOut, bytesCopied atomic.Uint64 // payload of SCSI commands
-	rejects, protocolErrors        atomic.Uint64
+	bytesIn, bytesOut       uint64        // payload of SCSI commands; guarded by sess.mu
+	bytesCopied             atomic.Uint64 // of it
+	rejects, protocolErrors atomic.Uint64
 }
 
 type sessionCounters struct {
-	reads, writes, others     atomic.Uint64 // commands answered
-	failed                    atomic.Uint64 // of them: with a status that is not GOOD
+	reads, writes, others     uint64 // commands answered; guarded by sess.mu
+	failed                    uint64 // of them: with a status that is not GOOD; guarded by sess.mu
 	aborted                   atomic.Uint64
 	taskRequests              atomic.Uint64
 	noMemory                  atomic.Uint64 // commands answered with BUSY for want of staging memory
@@ -42,15 +44,15 @@ func (m *commands) countLocked(k *task) {
 	took := c.clock - k.started
 	switch {
 	case k.has(flagRead):
-		s.counters.reads.Add(1)
+		s.counters.reads++
 		k.scsi.Observe(took, false)
 	case k.has(flagWrite):
-		s.counters.writes.Add(1)
+		s.counters.writes++
 		k.scsi.Observe(took, true)
 	default:
-		s.counters.others.Add(1)
+		s.counters.others++
 	}
 	if k.scsi.Status != spc.StatusGood {
-		s.counters.failed.Add(1)
+		s.counters.failed++
 	}
 }

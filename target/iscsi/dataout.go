@@ -94,7 +94,7 @@ func (m *commands) takeDataOut(c *conn, p *iscsi.PDU) {
 		had := k.unsol.have
 		next, why = k.unsol.gather(p, &s.params)
 		n := uint64(k.unsol.have - had)
-		c.counters.bytesIn.Add(n)
+		c.counters.bytesIn += n
 		c.counters.bytesCopied.Add(n)
 	}
 	stall := next >= burstRuns && k.collectedLocked(next)

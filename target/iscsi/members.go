@@ -106,10 +106,11 @@ type pastConns struct {
 	dm                       iscsi.DatamoverStats
 }
 
+// add adds those of c. The caller holds sess.mu.
 func (p *pastConns) add(c *conn) {
 	n := &c.counters
-	p.in += n.bytesIn.Load()
-	p.out += n.bytesOut.Load()
+	p.in += n.bytesIn
+	p.out += n.bytesOut
 	p.copied += n.bytesCopied.Load()
 	p.rejects += n.rejects.Load()
 	d := c.dm.Stats()

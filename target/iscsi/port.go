@@ -143,7 +143,7 @@ func (k *task) putLocked() error {
 		in.fail(err)
 		return err
 	}
-	k.conn().counters.bytesOut.Add(uint64(n))
+	k.conn().counters.bytesOut += uint64(n)
 	return nil
 }
 
@@ -293,7 +293,7 @@ func (k *task) getDoneLocked() (over bool, err error) {
 		return false, nil
 	}
 	if err == nil {
-		k.conn().counters.bytesIn.Add(uint64(out.x.Len))
+		k.conn().counters.bytesIn += uint64(out.x.Len)
 		if k.state != taskRunning {
 			err = errTaskAborted
 		} else if out.pos < out.len {

@@ -42,9 +42,10 @@ func (m *commands) slotLocked(c *conn, p *iscsi.PDU) (*task, iscsi.RejectReason)
 		k.in.fail(errTaskAborted) // completes what an aborted task has left parked in this slot
 		k.in.parked = false
 	}
-	for _, x := range [...]*iscsi.Transfer{&k.in.x, &k.out.x} {
-		x.ITT, x.LUN, x.Ref = k.itt, cmd.LUN(), &k.ref
-	}
+	lun := cmd.LUN()
+	in, out := &k.in.x, &k.out.x
+	in.ITT, in.LUN, in.Ref = k.itt, lun, &k.ref
+	out.ITT, out.LUN, out.Ref = k.itt, lun, &k.ref
 	m.tags.insert(k)
 	return k, 0
 }

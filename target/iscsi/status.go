@@ -189,8 +189,8 @@ func (s *session) status() SessionStatus {
 	if s.state == sessionActive && len(s.conns.members.conns) == 0 {
 		st.State = "without connection"
 	}
+	st.Reads, st.Writes, st.Others, st.Failed = n.reads, n.writes, n.others, n.failed
 	s.mu.Unlock()
-	st.Reads, st.Writes, st.Others, st.Failed = n.reads.Load(), n.writes.Load(), n.others.Load(), n.failed.Load()
 	st.Aborted, st.TaskRequests, st.Rejects = n.aborted.Load(), n.taskRequests.Load(), sum.rejects
 	st.NoMemory = n.noMemory.Load()
 	st.Dropped = n.outOfWindow.Load() + n.strayDataOut.Load()

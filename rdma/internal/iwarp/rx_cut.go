@@ -51,11 +51,10 @@ type rxCuts struct {
 	off   bool            // not in the next call: memory could not be touched
 }
 
-// at is where c stands in its region.
-func (c *rxCut) at() (cur mem.Cursor) {
+// place puts cur where c stands in its region.
+func (c *rxCut) place(cur *mem.Cursor) {
 	cur.Set(c.reg.Pieces())
 	cur.Skip(int(c.off))
-	return cur
 }
 
 // aimCuts appends lead and cuts to the pieces of the call. ram: those of the cuts are
@@ -67,10 +66,11 @@ func (in *intake) aimCuts() (ram bool) {
 	if k.lead > 0 {
 		in.put(in.buf[in.w:at])
 	}
+	var cur mem.Cursor
 	for i := range k.all[:k.aimed] {
 		c := &k.all[i]
 		scratch := c.reg.Access()&mem.Scratch != 0
-		cur := c.at()
+		c.place(&cur)
 		for n := c.size; n > 0; {
 			p := cur.Next(n)
 			in.put(p)
@@ -113,7 +113,9 @@ func (in *intake) sumCut(c *rxCut, p int) {
 	if !x.crcOn || c.sum == c.n {
 		return
 	}
-	cur, ok := c.at(), false
+	var cur mem.Cursor
+	var ok bool
+	c.place(&cur)
 	from := x.crc
 	if !c.going {
 		from = wire.CRC(0, in.buf[p:c.pos])

@@ -208,7 +208,8 @@ func (in *intake) linearise(from int) error {
 		copy(in.buf[to:], in.buf[c.pos:end])
 		end = c.pos
 		to -= c.n
-		cur := c.at()
+		var cur mem.Cursor
+		c.place(&cur)
 		if !mem.CopyFrom(in.buf[to:to+c.n], &cur) {
 			return errGuess
 		}

@@ -97,7 +97,9 @@ func (x *receiver) readRequestDone() error {
 
 func (x *receiver) immediateDone() error {
 	qp := x.qp
-	wc := verbs.WC{ID: x.recv.buf.ID, QP: qp.QP, Opcode: verbs.WCRecvImm, ByteLen: wire.ImmLen, Flags: verbs.WCWithImm, Imm: binary.BigEndian.Uint64(x.ext())}
+	wc := x.wc()
+	wc.ID, wc.QP, wc.Opcode, wc.ByteLen = x.recv.buf.ID, qp.QP, verbs.WCRecvImm, wire.ImmLen
+	wc.Flags, wc.Imm = verbs.WCWithImm, binary.BigEndian.Uint64(x.ext())
 	x.recv.active = false
 	x.recvDone(wc)
 	return nil
@@ -107,7 +109,8 @@ func (x *receiver) immediateDone() error {
 func (x *receiver) sendDone() error {
 	qp := x.qp
 	v := &x.recv
-	wc := verbs.WC{ID: v.buf.ID, QP: qp.QP, Opcode: verbs.WCRecv, ByteLen: uint32(v.got), Status: v.status}
+	wc := x.wc()
+	wc.ID, wc.QP, wc.Opcode, wc.ByteLen, wc.Status = v.buf.ID, qp.QP, verbs.WCRecv, uint32(v.got), v.status
 	if x.op.Invalidates() {
 		stag := x.unt.Inv
 		// Most of the time that is the window that the peer has just written to.
@@ -131,16 +134,21 @@ func (x *receiver) sendDone() error {
 	return nil
 }
 
-// recvDone collects a receive completion for the end of the batch.
-func (x *receiver) recvDone(wc verbs.WC) {
+// wc is the next receive completion, emptied. It becomes one by recvDone.
+func (x *receiver) wc() *verbs.WC {
+	wc := &x.in.room.wcs[x.nwc]
+	*wc = verbs.WC{}
+	return wc
+}
+
+// recvDone collects wc for the end of the batch.
+func (x *receiver) recvDone(wc *verbs.WC) {
 	qp := x.qp
 	if x.op.Solicited() {
 		wc.Flags |= verbs.WCSolicited
 	}
 	x.recv.buf.Segs = mem.Drop(x.recv.buf.Segs)
-	wcs := &x.in.room.wcs
-	wcs[x.nwc] = wc
-	if x.nwc++; x.nwc == len(wcs) {
+	if x.nwc++; x.nwc == len(x.in.room.wcs) {
 		x.flushWC()
 		x.wakeTx = true // nwc is 0 now: without this the end of the batch would not call the handlers
 		if qp.RecvCQ.Crowded() {

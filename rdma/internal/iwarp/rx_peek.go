@@ -99,7 +99,8 @@ func (in *intake) plan(end int) bool {
 			return false
 		}
 		c := &k.all[0]
-		cur := c.at()
+		var cur mem.Cursor
+		c.place(&cur)
 		fit, pieces := cur.Fit(c.size, vecs-1)
 		vecs -= pieces + 1
 		from = fit
@@ -143,7 +144,8 @@ func (in *intake) plan(end int) bool {
 			break
 		}
 		between(p + hl - from)
-		cur := c.at()
+		var cur mem.Cursor
+		c.place(&cur)
 		fit, pieces := cur.Fit(c.size, vecs-1)
 		vecs -= pieces + 1
 		short := fit < c.size

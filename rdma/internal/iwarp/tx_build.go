@@ -366,7 +366,7 @@ func (t *transmitter) segment() bool {
 // is not nil.
 func (t *transmitter) add(info *wire.Info, n int, r *mem.Region) bool {
 	m := &t.cur
-	if n > copyMax {
+	if n > copyMax && !m.cur.Together(n) {
 		if fit, _ := m.cur.Fit(n, cap(t.vec)-len(t.vec)-2); fit < n {
 			if len(t.vec) > 0 {
 				return false

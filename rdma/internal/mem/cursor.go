@@ -14,7 +14,7 @@ type Cursor struct {
 }
 
 // Set puts c before the first byte of segs.
-func (c *Cursor) Set(segs [][]byte) { *c = Cursor{segs: segs} }
+func (c *Cursor) Set(segs [][]byte) { c.segs, c.i, c.off = segs, 0, 0 }
 
 // Detach drops the pieces and keeps the place; Attach gives the same pieces back. In
 // between nothing keeps the memory alive.
@@ -44,6 +44,9 @@ func (c *Cursor) Skip(n int) {
 		n -= len(c.Next(n))
 	}
 }
+
+// Together reports whether the next n bytes lie together.
+func (c *Cursor) Together(n int) bool { return n <= len(c.segs[c.i])-c.off }
 
 // Fit is how many of n bytes lie in at most pieces pieces, and in how many.
 func (c Cursor) Fit(n, pieces int) (got, used int) {

@@ -402,11 +402,11 @@ type txMark struct {
 }
 
 func (t *transmitter) mark() {
-	m := txMark{hdr: len(t.hdr), vec: len(t.vec), bytes: t.bytes, open: t.open, off: t.off}
+	m := &t.at
+	m.hdr, m.vec, m.bytes, m.open, m.off = len(t.hdr), len(t.vec), t.bytes, t.open, t.off
 	if m.vec > 0 {
 		m.lastLen = t.vec[m.vec-1].Len
 	}
-	t.at = m
 }
 
 // undo drops the FPDU that was begun after mark.

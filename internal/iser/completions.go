@@ -10,6 +10,7 @@ import (
 // told of them. Guarded by Conn.mu, which is not held during the up-calls.
 type completions struct {
 	xferList
+	moving  int64     // transfers that are not over, or in the list
 	telling int       // goroutines that make up-calls
 	told    sync.Cond // on Conn.mu: one of them has returned
 }
@@ -18,6 +19,7 @@ type completions struct {
 func (q *completions) take() *iscsi.Transfer {
 	x := q.xferList.take()
 	if x != nil {
+		q.moving -= int64(x.Linked())
 		q.telling++
 	}
 	return x

@@ -66,7 +66,6 @@ type Conn struct {
 	// flushed: the queue pair has ended, and nothing is posted any more; what waits ends
 	// with the connection's reason.
 	flushed bool
-	moving  int64       // transfers that are not over
 	over    completions // transfers that the upper layer is to be told of
 	tasks   taskTable
 	windows rdmamsg.Windows
@@ -278,7 +277,7 @@ func (c *Conn) Describe() string {
 func (c *Conn) Stats() iscsi.DatamoverStats {
 	q := c.qp.Stats()
 	c.mu.Lock()
-	s, moving := c.stats, c.moving
+	s, moving := c.stats, c.over.moving
 	c.mu.Unlock()
 	return iscsi.DatamoverStats{
 		PDUsIn: s.pdusIn, PDUsOut: s.pdusOut,
@@ -348,7 +347,6 @@ func (c *owner) Moved(user any, err error) {
 	default:
 		x.Err = fmt.Errorf("iser: %w", err)
 	}
-	c.moving--
 	c.over.put(x)
 }
 

@@ -90,12 +90,12 @@ func (c *Conn) putLocked(x *iscsi.Transfer, to *stags) error {
 		return c.endError()
 	}
 	x.Err, x.Own = nil, iscsi.Moving{}
+	c.over.moving++
 	c.stats.payloadOut += uint64(x.Len)
 	if x.Len == 0 {
 		c.over.put(x)
 		return nil
 	}
-	c.moving++
 	x.Own.Slot = int(c.pump.Put(x, x.Segs, x.Len, rdma.RemoteAddr{STag: to.ReadSTag, TO: to.ReadBase + uint64(x.Offset)}))
 	return nil
 }
@@ -115,11 +115,11 @@ func (c *Conn) GetData(x *iscsi.Transfer) error {
 		return c.endError()
 	}
 	x.Err, x.Own = nil, iscsi.Moving{}
+	c.over.moving++
 	if x.Len == 0 {
 		c.over.put(x)
 		return nil
 	}
-	c.moving++
 	// The base points behind the unsolicited data, unless the peer follows the RFC's
 	// default (TaggedBufferForSolicitedDataOnly=No, RFC 7145 §6.9).
 	at := x.Offset - x.Unsolicited

@@ -128,3 +128,27 @@ func grow(d *Device) error {
 	defer d.mu.Unlock()
 	return d.growLocked()
 }
+
+// Buffers that are done with are posted together; those that were kept are not counted any more.
+func TestSpent(t *testing.T) {
+	e := newEnd(t, Config{})
+	left := e.d.srq.Len()
+	var s Spent
+	for id := range uint64(3) {
+		b := e.l.Received(&rdma.WC{ID: id})
+		if id == 1 && e.l.Keep(b) {
+			t.Error("one buffer is too much")
+		}
+		s.Put(b)
+	}
+	if out, kept, n := e.d.ReceivesOut(), e.l.kept.Load(), e.d.srq.Len(); out != 1 || kept != 1 || n != left {
+		t.Errorf("before: %d held, %d by the connection, %d posted", out, kept, n-left)
+	}
+	s.Free()
+	s.Free()
+	if out, kept, n := e.d.ReceivesOut(), e.l.kept.Load(), e.d.srq.Len(); out != 0 || kept != 0 || n != left+3 {
+		t.Errorf("behind: %d held, %d by the connection, %d posted", out, kept, n-left)
+	}
+	_ = e.l.QP.Close()
+	e.l.Close(&e.w)
+}

@@ -94,6 +94,7 @@ func (i *Initiator) ControlNotify(p *iscsi.PDU) {
 	}
 }
 
+// take takes one PDU: of the login, a SCSI Response, or what a test asks for.
 func (i *Initiator) take(p *iscsi.PDU) {
 	if !i.full {
 		var req iscsi.PDU

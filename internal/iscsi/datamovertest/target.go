@@ -94,6 +94,7 @@ func (t *Target) ControlNotify(p *iscsi.PDU) {
 	}
 }
 
+// take takes one PDU: of the login, a command, its data, or what a test asks for.
 func (t *Target) take(p *iscsi.PDU) {
 	if !t.full {
 		t.loginStep(p)

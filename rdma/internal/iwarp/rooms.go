@@ -23,6 +23,13 @@ type rxRoom struct {
 	wcs  [wcBatch]verbs.WC
 }
 
+// completion is the one with number i, emptied.
+func (m *rxRoom) completion(i int) *verbs.WC {
+	wc := &m.wcs[i]
+	*wc = verbs.WC{}
+	return wc
+}
+
 // txRoom is what a round is built in.
 type txRoom struct {
 	hdr *hdrBuf // nil: the kernel has not done with the last one

@@ -97,7 +97,7 @@ func (x *receiver) readRequestDone() error {
 
 func (x *receiver) immediateDone() error {
 	qp := x.qp
-	wc := x.wc()
+	wc := x.in.room.completion(x.nwc)
 	wc.ID, wc.QP, wc.Opcode, wc.ByteLen = x.recv.buf.ID, qp.QP, verbs.WCRecvImm, wire.ImmLen
 	wc.Flags, wc.Imm = verbs.WCWithImm, binary.BigEndian.Uint64(x.ext())
 	x.recv.active = false
@@ -109,7 +109,7 @@ func (x *receiver) immediateDone() error {
 func (x *receiver) sendDone() error {
 	qp := x.qp
 	v := &x.recv
-	wc := x.wc()
+	wc := x.in.room.completion(x.nwc)
 	wc.ID, wc.QP, wc.Opcode, wc.ByteLen, wc.Status = v.buf.ID, qp.QP, verbs.WCRecv, uint32(v.got), v.status
 	if x.op.Invalidates() {
 		stag := x.unt.Inv
@@ -134,14 +134,7 @@ func (x *receiver) sendDone() error {
 	return nil
 }
 
-// wc is the next receive completion, emptied. It becomes one by recvDone.
-func (x *receiver) wc() *verbs.WC {
-	wc := &x.in.room.wcs[x.nwc]
-	*wc = verbs.WC{}
-	return wc
-}
-
-// recvDone collects wc for the end of the batch.
+// recvDone collects wc, which is the next one of the room, for the end of the batch.
 func (x *receiver) recvDone(wc *verbs.WC) {
 	qp := x.qp
 	if x.op.Solicited() {

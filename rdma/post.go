@@ -73,21 +73,27 @@ func (qp *QP) checkWR(wr *SendWR) (uint32, error) {
 // starts it. It never calls a CQ handler. The error is ErrQueueFull, ErrState
 // (not connected) or ErrInvalid; then nothing has been queued.
 func (qp *QP) Enqueue(wr *SendWR) error {
-	qp.Lock()
-	err := qp.EnqueueLocked(wr)
-	qp.Unlock()
+	p := Post(qp)
+	err := p.Enqueue(wr)
+	p.End()
 	return err
 }
 
-// Lock and Unlock enclose calls of EnqueueLocked, for who has several requests. No other
-// method of the queue pair may be called in between.
-func (qp *QP) Lock() { qp.v.Mu.Lock() }
+// Posting is a send queue in the hands of somebody who has several requests for it.
+type Posting struct{ qp *QP }
 
-// Unlock is described at Lock.
-func (qp *QP) Unlock() { qp.v.Mu.Unlock() }
+// Post gives the caller the send queue of qp until End. No method of qp may be called in between.
+func Post(qp *QP) Posting {
+	qp.v.Mu.Lock()
+	return Posting{qp}
+}
 
-// EnqueueLocked is Enqueue between Lock and Unlock.
-func (qp *QP) EnqueueLocked(wr *SendWR) error {
+// End gives the send queue back.
+func (p Posting) End() { p.qp.v.Mu.Unlock() }
+
+// Enqueue is [QP.Enqueue].
+func (p Posting) Enqueue(wr *SendWR) error {
+	qp := p.qp
 	n, err := qp.checkWR(wr)
 	if err != nil {
 		return err

@@ -30,7 +30,7 @@ func (p *Pump) Get(user any, segs [][]byte, n uint32, from rdma.RemoteAddr) Move
 	return Move(-g.slot - 1)
 }
 
-// pumpReads moves Reads into the send queue, whose lock is held, as far as the peer serves them.
+// pumpReads moves Reads into the send queue, which Pump has, as far as the peer serves them.
 func (p *Pump) pumpReads() {
 	for p.reads.head != nil && p.out < SendDepth && p.nread < p.ORD {
 		o := p.reads.head

@@ -63,8 +63,9 @@ type Pump struct {
 	gets  []*get // running, by slot
 	freeG []int
 	sgl   [MaxSGE]rdma.SGE
-	wr    rdma.SendWR // the request that is being posted
-	err   error       // why posting has failed: the connection is to end
+	to    rdma.Posting // the send queue, while Pump has it
+	wr    rdma.SendWR  // the request that is being posted
+	err   error        // why posting has failed: the connection is to end
 
 	silent      opList // posted since the last request that asked for a completion
 	silentOps   int    // how many
@@ -283,19 +284,19 @@ func (p *Pump) Pump(reads bool) {
 	if p.pend.head == nil && p.reads.head == nil {
 		return
 	}
-	p.qp.Lock() // once for all of them
+	p.to = rdma.Post(p.qp) // once for all of them
 	p.pumpLocked()
 	if reads {
 		p.pumpReads()
 	}
-	p.qp.Unlock()
+	p.to.End()
 	if err := p.err; err != nil {
 		p.err = nil
 		p.owner.Fail(err)
 	}
 }
 
-// pumpLocked moves messages and Puts into the send queue, whose lock is held as for enqueue.
+// pumpLocked moves messages and Puts into the send queue, which Pump has, as for enqueue.
 func (p *Pump) pumpLocked() {
 	for p.pend.head != nil && p.out < SendDepth {
 		o := p.pend.head
@@ -389,7 +390,7 @@ func (p *Pump) write(o *op) bool {
 // enqueue posts p.wr. False means that nothing more can be posted now. What a kind of request does
 // not use of it is of no meaning.
 func (p *Pump) enqueue() bool {
-	err := p.qp.EnqueueLocked(&p.wr)
+	err := p.to.Enqueue(&p.wr)
 	if err == nil {
 		p.out++
 		return true

@@ -101,6 +101,7 @@ type conn struct {
 	batch      uint32
 	replaced   bool // guarded by sess.mu: another connection takes its CID
 	recovering bool // guarded by sess.mu: it is removed for recovery; its tasks stay
+	abandoned  bool // guarded by sess.mu: its tasks have been ended, and it begins no other
 
 	out  sender
 	beat heartbeat

@@ -264,11 +264,12 @@ func TestLogoutOfALostConnection(t *testing.T) {
 func TestHeldCommandsOfAConnectionThatGoes(t *testing.T) {
 	s := serve(t, several(2))
 	r := s.session("MaxConnections=2")
-	r.at(r.cmdSN+1, command{cdb: testUnitReady})
-	r.expectSilence()
+	b := s.another(r, 1)
+	b.at(r.cmdSN+1, command{cdb: testUnitReady})
+	b.expectSilence()
 	x := s.sessionByTSIH(r.tsih)
 	x.mu.Lock()
-	calls := x.cmds.abandonLocked(x.conns.members.conns[0], nil)
+	calls := x.cmds.abandonLocked(x.conns.members.conns[1], nil)
 	_, skipped := x.order.seq.skip[r.cmdSN+1]
 	held := x.order.seq.n
 	x.mu.Unlock()

@@ -28,7 +28,7 @@ func (m *membership) join(c *conn, r *iscsi.LoginResult) (iscsi.LoginBinding, er
 	c.params.MaxXmitDataSegmentLength = r.Params.MaxXmitDataSegmentLength
 	for {
 		s.mu.Lock()
-		if s.doomed || s.state != sessionActive {
+		if s.left || s.endingLocked() {
 			s.mu.Unlock()
 			return iscsi.LoginBinding{}, iscsi.Refuse(iscsi.LoginNoSession, "session %#04x has just ended; log in with TSIH 0", s.tsih)
 		}
@@ -100,9 +100,17 @@ func (m *commands) end(c *conn) <-chan struct{} {
 }
 
 // abandonLocked begins to abort everything that is allegiant to c, nil meaning
-// every connection. The caller holds sess.mu, runs what is returned, releases f and
-// then delivers what is held.
+// every connection. What has been read of it and is not a task yet will be none: it would
+// be carried out behind the initiator's back, who may have sent it again by then. The
+// caller holds sess.mu, runs what is returned, releases f and then delivers what is held.
 func (m *commands) abandonLocked(c *conn, f *fence) abortCalls {
+	if c != nil {
+		c.abandoned = true
+	} else {
+		for _, x := range m.sess.conns.members.conns {
+			x.abandoned = true
+		}
+	}
 	var doomed []*task
 	m.tags.each(func(k *task) {
 		if c == nil || k.conn() == c {

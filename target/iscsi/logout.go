@@ -64,6 +64,9 @@ func (m *membership) logout(c *conn, p *iscsi.PDU) {
 			c.hangUp()
 		}
 	})
+	if which == nil {
+		s.left = true
+	}
 	calls := s.cmds.abandonLocked(which, f)
 	s.mu.Unlock()
 	s.srv.limits.sessions.Info(s.log(), "logout", zap.Stringer("reason", reason), zap.Uint16("cid", cid), zap.Int("aborted_tasks", calls.count()))

@@ -36,6 +36,12 @@ func (d *delivery) arrived(c *conn, p *iscsi.PDU) {
 			p.Release()
 			return
 		}
+		if c.abandoned { // as with those that were held when it was
+			q.skipOver(sn)
+			s.mu.Unlock()
+			p.Release()
+			return
+		}
 		if q.hold(c, p, s.srv.now()) {
 			s.mu.Unlock()
 			return

@@ -95,6 +95,7 @@ type session struct {
 	mu     sync.Mutex
 	state  sessionState // guarded by mu
 	doomed bool         // guarded by mu: it is about to end: what is lost is not kept
+	left   bool         // guarded by mu: it is being logged out: no connection joins it
 	cause  error        // guarded by mu: why it is ending
 }
 

@@ -16,7 +16,7 @@ func (m *commands) slotLocked(c *conn, p *iscsi.PDU) (*task, iscsi.RejectReason)
 		return nil, iscsi.RejectTaskInProgress
 	}
 	immediate := p.BHS.Immediate()
-	if s.state != sessionActive || immediate && s.order.seq.win.used >= s.order.seq.win.slots {
+	if s.state != sessionActive || c.abandoned || immediate && s.order.seq.win.used >= s.order.seq.win.slots {
 		return nil, iscsi.RejectImmediate
 	}
 	k := c.slots.take(c)

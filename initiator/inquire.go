@@ -101,21 +101,21 @@ func (u lookup) identify(ctx context.Context) (Identity, error) {
 	id.Vendor, id.Product, id.Revision = strings.TrimSpace(q.Vendor), strings.TrimSpace(q.Product), strings.TrimSpace(q.Revision)
 	id.DeviceType, id.epoch = q.Type, q.Epoch
 	if id.Pages, err = u.vpd(ctx, spc.VPDSupported); err != nil {
-		if lostConnection(err) {
+		if passes(err) {
 			return id, err
 		}
 		return id, nil // an old device: nothing more to learn
 	}
 	if id.has(spc.VPDSerial) {
 		p, err := u.vpd(ctx, spc.VPDSerial)
-		if lostConnection(err) {
+		if passes(err) {
 			return id, err
 		}
 		id.Serial = strings.TrimSpace(string(bytes.Trim(p, "\x00")))
 	}
 	if id.has(spc.VPDIdentification) {
 		p, err := u.vpd(ctx, spc.VPDIdentification)
-		if lostConnection(err) {
+		if passes(err) {
 			return id, err
 		}
 		ds, _ := spc.ParseDesignators(p) // those before a broken one still count
@@ -127,6 +127,20 @@ func (u lookup) identify(ctx context.Context) (Identity, error) {
 // lostConnection reports an error that says nothing about the LUN.
 func lostConnection(err error) bool {
 	return errors.Is(err, ErrSessionLost) || errors.Is(err, ErrClosed) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+}
+
+// passes reports an error that says nothing about what the LUN is or has: another time it may
+// answer. Without this a volume of which nothing could be learnt would be taken for another one.
+func passes(err error) bool {
+	if se, ok := errors.AsType[*SenseError](err); ok {
+		switch {
+		case se.Status != spc.StatusCheckCondition:
+			return true // BUSY, TASK SET FULL, TASK ABORTED
+		case se.Sense.Key == spc.KeyNotReady, se.Sense.Key == spc.KeyUnitAttention, se.Sense.Key == spc.KeyAborted:
+			return true
+		}
+	}
+	return lostConnection(err) || errors.Is(err, ErrTimeout)
 }
 
 func (id *Identity) has(page byte) bool { return bytes.IndexByte(id.Pages, page) >= 0 }
@@ -216,7 +230,7 @@ func (u lookup) page(ctx context.Context, id *Identity, page byte) ([]byte, bool
 		return nil, false, nil
 	}
 	p, err := u.vpd(ctx, page)
-	if lostConnection(err) {
+	if passes(err) {
 		return nil, false, err
 	}
 	return p, err == nil, nil
@@ -284,7 +298,7 @@ func (u lookup) modes(ctx context.Context) (writeCache, readOnly, fua bool, err 
 	buf := make([]byte, 192)
 	for _, page := range []byte{caching, all} {
 		n, err := u.command(ctx, spc.AppendModeSense6(nil, true, 0, page, 0, byte(len(buf))), buf)
-		if lostConnection(err) {
+		if passes(err) {
 			return false, false, false, err
 		}
 		if err != nil || n < 4 {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -434,4 +435,62 @@ func TestClosedLUNIsNotReplayed(t *testing.T) {
 		}
 		letGo(ft)
 	})
+}
+
+// A page that cannot be had at the moment does not make a LUN another one: after a loss it is
+// looked at once more, and on line only what waits for that look fails.
+func TestLookThatFailsForNow(t *testing.T) {
+	pages := map[string][]byte{"the list of pages": {spc.VPDSupported}, "what it is called": {spc.VPDSerial, spc.VPDIdentification}}
+	answers := map[string]func(c *fakeDM, p *iscsi.PDU){
+		"not ready":            func(c *fakeDM, p *iscsi.PDU) { c.check(p, spc.Sense{Key: spc.KeyNotReady}) },
+		"busy for a long time": func(c *fakeDM, p *iscsi.PDU) { c.status(p, spc.StatusBusy, nil, 0) },
+		"no answer in time":    func(*fakeDM, *iscsi.PDU) {},
+	}
+	for what, refused := range pages {
+		for how, answer := range answers {
+			for _, lost := range []bool{true, false} {
+				bubble(t, func(t *testing.T, ft *fakeTarget) {
+					cfg := ft.config()
+					cfg.CommandTimeout = time.Second
+					l := dialLUN(t, cfg)
+					s := l.Sessions()[0]
+					var fails, attention atomic.Bool
+					fails.Store(true)
+					attention.Store(!lost)
+					ft.mu.Lock()
+					ft.hook = func(c *fakeDM, p *iscsi.PDU) bool {
+						switch cdb := p.BHS.SCSICommand().CDB(); spc.Opcode(cdb[0]) {
+						case spc.OpInquiry:
+							if fails.Load() && cdb[1]&1 != 0 && bytes.IndexByte(refused, cdb[2]) >= 0 {
+								answer(c, p)
+								return true
+							}
+						case spc.OpWrite10:
+							if attention.Swap(false) {
+								c.check(p, spc.Sense{Key: spc.KeyUnitAttention, ASC: spc.ASCParametersChanged})
+								return true
+							}
+						}
+						return false
+					}
+					ft.mu.Unlock()
+					if lost {
+						ft.last().cut(errors.New("cut"))
+					}
+					first := write(l, 0)
+					time.Sleep(5 * time.Second) // of the bubble: several looks
+					fails.Store(false)
+					if err := <-first; lost && err != nil || errors.Is(err, ErrLUNChanged) {
+						t.Errorf("%s, %s, lost %v: the write that waited: %v", what, how, lost, err)
+					}
+					if err := <-write(l, 4096); err != nil {
+						t.Errorf("%s, %s, lost %v: the next write: %v", what, how, lost, err)
+					}
+					if st, err := s.State(); st != StateActive {
+						t.Errorf("%s, %s, lost %v: the session is %v: %v", what, how, lost, st, err)
+					}
+				})
+			}
+		}
+	}
 }

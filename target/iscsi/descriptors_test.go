@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 const descriptorsChild = "SOFTISER_TEST_DESCRIPTORS"
@@ -110,6 +112,7 @@ func serveWithFewDescriptors(t *testing.T) {
 	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: fewDescriptors, Max: fewDescriptors}); err != nil {
 		t.Fatal(err)
 	}
+	nulls := opened(isNull)
 	s := serve(t, func(c *serverConfig, _ *Target) { c.Timeouts.FirstBytes, c.Timeouts.Login = time.Hour, time.Hour })
 	os.Stdout.WriteString(s.addr + "\n")
 	var taken []int
@@ -133,7 +136,9 @@ func serveWithFewDescriptors(t *testing.T) {
 		case "exhaust":
 			take()
 		case "no more pending":
-			eventually(t, "those that have gone have given their descriptors back", func() bool { return sockets() == 1+6 })
+			eventually(t, "those that have gone have given their descriptors back, the last one to the portal", func() bool {
+				return opened(isSocket) == 1+6 && opened(isNull) == nulls+len(taken)+1
+			})
 			take()
 		case "give back":
 			for _, fd := range taken {
@@ -145,13 +150,20 @@ func serveWithFewDescriptors(t *testing.T) {
 	}
 }
 
-// sockets counts the open sockets of the process, without a descriptor of its own.
-func sockets() (n int) {
+// opened counts the descriptors of the process that are of some kind, without one of its own.
+func opened(is func(*syscall.Stat_t) bool) (n int) {
 	for fd := range fewDescriptors {
 		var st syscall.Stat_t
-		if syscall.Fstat(fd, &st) == nil && st.Mode&syscall.S_IFMT == syscall.S_IFSOCK {
+		if syscall.Fstat(fd, &st) == nil && is(&st) {
 			n++
 		}
 	}
 	return n
+}
+
+func isSocket(st *syscall.Stat_t) bool { return st.Mode&syscall.S_IFMT == syscall.S_IFSOCK }
+
+// isNull is true of /dev/null (null(4)), which the portal's spare descriptor is of.
+func isNull(st *syscall.Stat_t) bool {
+	return st.Mode&syscall.S_IFMT == syscall.S_IFCHR && st.Rdev == unix.Mkdev(1, 3)
 }

@@ -170,7 +170,10 @@ func (p *Portal) accept() {
 	defer spare.free()
 	delay := time.Duration(0)
 	for {
-		spare.take()
+		for spare.take(); !spare.held() && !p.asked(); spare.take() {
+			// Who gave way may not have closed its descriptor yet. Without a spare one nobody can
+			// be turned away, so this does not sleep in accept.
+		}
 		c, err := p.ln.AcceptTCP()
 		if noDescriptor(err) {
 			p.acceptLine.Warn(p.log, "no file descriptor is left for a connection", zap.Error(err))
@@ -207,19 +210,23 @@ func noDescriptor(err error) bool {
 // away, and nil. Linux says that descriptors are short before it looks for a connection;
 // the spare one is not let go until there is one, because others want it too.
 func (p *Portal) acceptWith(spare *spareDescriptor) (*net.TCPConn, error) {
-	rc, err := p.ln.SyscallConn()
-	if err != nil {
-		return nil, err
+	if !p.asked() {
+		return nil, nil
 	}
-	if waiting, err := sockio.Readable(rc, 100*time.Millisecond); !waiting {
-		return nil, err
-	}
-	if c, err := p.ln.AcceptTCP(); !noDescriptor(err) {
+	c, err := p.ln.AcceptTCP()
+	if !noDescriptor(err) {
 		return c, err // descriptors are free again
 	}
+	if !spare.held() {
+		// Who gave way last closed its descriptor only when its reader let go of it, and then
+		// it went elsewhere. Another one makes room, to be used when accept is tried again.
+		if victim := p.srv.pending.giveWay(); victim != nil {
+			victim.evict()
+		}
+		return nil, err
+	}
 	spare.free()
-	c, err := p.ln.AcceptTCP()
-	if err != nil {
+	if c, err = p.ln.AcceptTCP(); err != nil {
 		return nil, err
 	}
 	if victim := p.srv.pending.giveWay(); victim != nil {
@@ -230,6 +237,17 @@ func (p *Portal) acceptWith(spare *spareDescriptor) (*net.TCPConn, error) {
 	p.turned.Add(1)
 	turnAway(c)
 	return nil, nil
+}
+
+// asked waits for a moment and reports whether accept has something to say: there is a
+// connection, or the listener is closed.
+func (p *Portal) asked() bool {
+	rc, err := p.ln.SyscallConn()
+	if err != nil {
+		return true
+	}
+	ready, err := sockio.Readable(rc, 100*time.Millisecond)
+	return ready || err != nil
 }
 
 // receive takes a connection over TCP.

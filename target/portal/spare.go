@@ -15,6 +15,8 @@ func (s *spareDescriptor) take() {
 	}
 }
 
+func (s *spareDescriptor) held() bool { return s.f != nil }
+
 func (s *spareDescriptor) free() {
 	if s.f != nil {
 		s.f.Close()

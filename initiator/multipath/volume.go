@@ -245,10 +245,11 @@ func (v *Volume) settle() {
 	}
 }
 
-// giveUp ends what has waited too long for a path.
+// giveUp ends what has waited too long for a path. The timer may have fired for an earlier time
+// without one: then it has been set again.
 func (v *Volume) giveUp() {
 	v.mu.Lock()
-	if v.none.IsZero() || v.closed {
+	if v.none.IsZero() || time.Since(v.none) < v.cfg.NoPathRetry || v.closed {
 		v.mu.Unlock()
 		return
 	}

@@ -27,7 +27,7 @@ type node struct {
 
 	background int // how many of the users are merges
 
-	imported atomic.Bool // the first write takes the tag away
+	imported atomic.Bool // the first write takes or changes the tag (tellsContent)
 
 	top  *swap.Device // what users read and write
 	phys *swap.Device // over the extents; the same as top for a plain volume

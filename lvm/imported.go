@@ -1,6 +1,7 @@
 package lvm
 
 import (
+	"slices"
 	"strings"
 	"time"
 
@@ -13,28 +14,43 @@ import (
 // away, so that no increment is imported over what has changed since.
 const ImportedTag = "imported."
 
-func isImported(lv *meta.LV) bool {
-	for _, t := range lv.Tags {
-		if strings.HasPrefix(t, ImportedTag) {
-			return true
-		}
-	}
-	return false
+// ImportingTag begins the tag of a volume that an import, or a copy, has begun to write:
+// UUID.BASE.OFFSET follow, and what lies before the offset is there. When somebody else
+// writes to it, writtenTag takes the place of the offset: it is still not whole, but
+// nobody goes on with it.
+const (
+	ImportingTag = "importing."
+	writtenTag   = "written"
+)
+
+// tellsContent reports whether a tag says what the volume holds, which a write ends.
+func tellsContent(tag string) bool {
+	return strings.HasPrefix(tag, ImportedTag) || strings.HasPrefix(tag, ImportingTag) && !strings.HasSuffix(tag, "."+writtenTag)
 }
 
+func isImported(lv *meta.LV) bool { return slices.ContainsFunc(lv.Tags, tellsContent) }
+
 func dropImported(lv *meta.LV) {
-	for _, t := range append([]string(nil), lv.Tags...) {
-		if strings.HasPrefix(t, ImportedTag) {
-			lv.SetTag(t, false)
+	for _, t := range slices.Clone(lv.Tags) {
+		if !tellsContent(t) {
+			continue
+		}
+		lv.SetTag(t, false)
+		if strings.HasPrefix(t, ImportingTag) {
+			lv.SetTag(t[:strings.LastIndexByte(t, '.')+1]+writtenTag, true)
 		}
 	}
 }
+
+// Fills says that what is written through v is what the tag tells of: it is not somebody else who
+// writes. Preconditions: nothing has been written through v.
+func (v *Volume) Fills() { v.fills = true }
 
 // writtenWait is how long the first write waits for the tag to be gone. Whoever
 // changes the group may be waiting for that write; the tag goes then.
 const writtenWait = 10 * time.Second
 
-// written is called before a volume that was imported is written.
+// written is called before a volume that was imported, or is only in part, is written.
 func (g *Group) written(n *node) {
 	done := make(chan struct{})
 	g.background.Go(func() {
@@ -65,7 +81,7 @@ func (v *Volume) beforeWrite(m blockdev.Mode) error {
 	switch {
 	case v.closed.Load():
 		return blockdev.ErrClosed
-	case !v.n.imported.Load():
+	case v.fills || !v.n.imported.Load():
 		return nil
 	case m == blockdev.NoWait:
 		return blockdev.ErrWouldBlock

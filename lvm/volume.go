@@ -15,6 +15,7 @@ type Volume struct {
 	g      *Group
 	n      *node
 	closed atomic.Bool
+	fills  bool // Fills
 }
 
 var (

@@ -247,18 +247,20 @@ func (a transfers) importInto(ctx context.Context, g *lvm.Group, name string, s 
 	}
 	// From the first write on it is neither the old nor the new content, even if
 	// the power fails.
-	if err := a.tag(g, name, partial(h, h.Start)); err != nil {
+	begun := partial(h, h.Start)
+	if err := a.tag(g, name, begun); err != nil {
 		return errors.Join(err, v.Close())
 	}
+	v.Fills()
 	next, err := s.Import(v, false, nil)
 	if err != nil {
-		tagErr := a.tag(g, name, partial(h, next))
+		tagErr := a.retag(g, name, begun, partial(h, next))
 		return errors.Join(fmt.Errorf("%w; everything before offset %d is done: go on with `export --resume %d`", err, next, next), v.Close(), tagErr)
 	}
 	if err := v.Close(); err != nil {
 		return err
 	}
-	if err := a.tag(g, name, lvm.ImportedTag+s.Header.ID); err != nil {
+	if err := a.retag(g, name, begun, lvm.ImportedTag+s.Header.ID); err != nil {
 		return err
 	}
 	a.say("Volume %q imported into %q.", s.Header.Volume, name)
@@ -271,10 +273,7 @@ func partial(h stream.Header, done int64) string {
 	return fmt.Sprintf("%s%d", importing(h), done)
 }
 
-// importingTag begins the tag of a volume that an import has begun to write.
-const importingTag = "importing."
-
-func importing(h stream.Header) string { return importingTag + h.ID + "." + h.Base + "." }
+func importing(h stream.Header) string { return lvm.ImportingTag + h.ID + "." + h.Base + "." }
 
 // mayImport refuses to mix streams.
 func (a transfers) mayImport(ctx context.Context, lv *meta.LV, s *stream.Reader) error {
@@ -307,12 +306,27 @@ func (a transfers) mayImport(ctx context.Context, lv *meta.LV, s *stream.Reader)
 
 func (a transfers) tag(g *lvm.Group, name, tag string) error {
 	return g.Change(name, func(lv *meta.LV) error {
-		for _, t := range lv.Tags {
-			if strings.HasPrefix(t, lvm.ImportedTag) || strings.HasPrefix(t, importingTag) {
+		for _, t := range slices.Clone(lv.Tags) {
+			if strings.HasPrefix(t, lvm.ImportedTag) || strings.HasPrefix(t, lvm.ImportingTag) {
 				lv.SetTag(t, false)
 			}
 		}
 		lv.SetTag(tag, true)
+		return nil
+	}, a.why())
+}
+
+// retag has tag, if it is not empty, take the place of was, which is there unless somebody else has
+// written to the volume since.
+func (a transfers) retag(g *lvm.Group, name, was, tag string) error {
+	return g.Change(name, func(lv *meta.LV) error {
+		if !slices.Contains(lv.Tags, was) {
+			return fmt.Errorf("%s has been written by somebody else meanwhile: it holds a mixture", name)
+		}
+		lv.SetTag(was, false)
+		if tag != "" {
+			lv.SetTag(tag, true)
+		}
 		return nil
 	}, a.why())
 }
@@ -339,7 +353,8 @@ func (a transfers) clone() *cobra.Command {
 	return c
 }
 
-// copyVolume makes a full copy of lv, called name, in the same group.
+// copyVolume makes a full copy of lv, called name, in the same group. Until it is whole, it has the
+// tag of a volume that is being imported.
 func (a transfers) copyVolume(g *lvm.Group, lv *meta.LV, name string) (err error) {
 	src, err := g.Volume(lv.Name)
 	if err != nil {
@@ -347,24 +362,29 @@ func (a transfers) copyVolume(g *lvm.Group, lv *meta.LV, name string) (err error
 	}
 	defer func() { err = errors.Join(err, src.Close()) }()
 	size := src.Info().Size
+	extents, err := src.Extents(0, size)
+	if err != nil {
+		return err
+	}
+	h := stream.Header{ID: lv.ID.String(), Size: size}
 	es := int64(g.Metadata().ExtentSize) * 512
-	if err := g.Create(lvm.CreateOptions{Name: name, Extents: uint64(size / es)}, a.why()); err != nil {
+	if err := g.Create(lvm.CreateOptions{Name: name, Extents: uint64(size / es), Tags: []string{partial(h, 0)}}, a.why()); err != nil {
 		return err
 	}
 	dst, err := g.Volume(name)
 	if err != nil {
 		return err
 	}
+	dst.Fills()
 	pr, pw := io.Pipe()
-	extents, err := src.Extents(0, size)
-	if err != nil {
-		return errors.Join(err, dst.Close())
-	}
-	go func() { pw.CloseWithError(stream.Export(pw, src, stream.Header{Size: size}, extents, nil)) }()
+	go func() { pw.CloseWithError(stream.Export(pw, src, h, extents, nil)) }()
 	s, err := stream.NewReader(pr)
 	if err == nil {
 		_, err = s.Import(dst, false, nil)
 	}
 	pr.CloseWithError(blockdev.ErrClosed)
-	return errors.Join(err, dst.Close())
+	if err = errors.Join(err, dst.Close()); err != nil {
+		return fmt.Errorf("%w; %s holds a part of %s: remove it", err, name, lv.Name)
+	}
+	return a.retag(g, name, partial(h, 0), "")
 }

@@ -1,0 +1,115 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+
+	"softiser/blockdev"
+	"softiser/blockdev/faulty"
+	"softiser/blockdev/open"
+	"softiser/lvm"
+)
+
+// filled makes a group with volume a, of 8 MiB.
+func filled(t *testing.T) (*shell, []byte) {
+	t.Helper()
+	s := newShell(t)
+	s.group()
+	s.run("lvcreate", "-L8m", "-n", "a", "vg0")
+	data := bytes.Repeat([]byte("softiser"), 1<<20)
+	if _, err := s.try(data, "import", "-y", "--raw", "vg0/a"); err != nil {
+		t.Fatal(err)
+	}
+	return s, data
+}
+
+func (s *shell) field(name, of string) string {
+	s.t.Helper()
+	return strings.TrimSpace(s.run("lvs", "--noheadings", "-o", name, of))
+}
+
+// A copy that has broken off does not look whole.
+func TestACloneThatBreaksOffIsMarked(t *testing.T) {
+	s, data := filled(t)
+	broken := errors.New("the disk is broken")
+	s.env.Config.Open = func(path string) (blockdev.Device, error) {
+		d, err := open.Open(open.Spec{Path: path})
+		if err != nil || path != s.disks[0] {
+			return d, err
+		}
+		f := faulty.New(d, 1)
+		f.SetRules(faulty.Rule{Op: faulty.Read, Off: 6 << 20, Len: 4096, Err: broken}) // of a
+		return f, nil
+	}
+	s.fails("remove it", "clone", "vg0/a", "b")
+	s.env.Config.Open = nil
+	if got, want := s.field("lv_tags", "vg0/b"), "importing."+s.field("lv_uuid", "vg0/a")+"..0"; got != want {
+		t.Errorf("the part of a copy has the tag %q, not %q", got, want)
+	}
+	s.run("clone", "vg0/a", "c")
+	if got := s.field("lv_tags", "vg0/c"); got != "" || s.run("export", "--raw", "vg0/c") != string(data) {
+		t.Errorf("the copy has the tag %q, or other content", got)
+	}
+}
+
+// Nobody goes on with an import into a volume that somebody else has written to.
+func TestAPartThatWasWrittenIsNotGoneOnWith(t *testing.T) {
+	s, _ := filled(t)
+	full := s.run("export", "vg0/a")
+	if _, err := s.try([]byte(full[:len(full)/2]), "import", "vg0/copy"); err == nil {
+		t.Fatal("half a stream was imported")
+	}
+	_, at, _ := strings.Cut(s.field("lv_tags", "vg0/copy"), "..")
+	rest := s.run("export", "--resume", at, "vg0/a")
+	g, err := lvm.Open(s.env.Config, s.disks, "vg0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	v, err := g.Volume("copy")
+	if err == nil {
+		_, err = v.WriteAt(make([]byte, 512), 0)
+		err = errors.Join(err, v.Close())
+	}
+	if err := errors.Join(err, g.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := s.field("lv_tags", "vg0/copy"), "importing."+s.field("lv_uuid", "vg0/a")+"..written"; got != want {
+		t.Errorf("the tag is %q, not %q", got, want)
+	}
+	if _, err := s.try([]byte(rest), "import", "vg0/copy"); err == nil || !strings.Contains(err.Error(), "start again without --resume") {
+		t.Errorf("the rest: %v", err)
+	}
+}
+
+// An import into a volume that somebody else writes to meanwhile does not end as if the volume held
+// what was imported.
+func TestAWriteDuringAnImportIsTold(t *testing.T) {
+	s, _ := filled(t)
+	full := s.run("export", "vg0/a")
+	s.run("lvcreate", "-L8m", "-n", "copy", "vg0")
+	m := &lvm.Manager{Config: s.env.Config}
+	dev, err := m.Open(lvm.Spec{VG: "vg0", LV: "copy", Devices: s.disks})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.env.Manager = m
+	during := func() {
+		if _, err := dev.WriteAt(make([]byte, 512), 0); err != nil {
+			t.Error(err)
+		}
+	}
+	err = Run(context.Background(), s.env, []string{"import", "-y", "vg0/copy"}, &halfway{strings.NewReader(full), 2 << 20, during}, io.Discard, io.Discard)
+	if err == nil || !strings.Contains(err.Error(), "written by somebody else") {
+		t.Errorf("the import: %v", err)
+	}
+	if got := s.field("lv_tags", "vg0/copy"); !strings.HasSuffix(got, "..written") {
+		t.Errorf("the tag is %q", got)
+	}
+	if err := errors.Join(dev.Close(), m.Close()); err != nil {
+		t.Error(err)
+	}
+}

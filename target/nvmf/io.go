@@ -16,7 +16,7 @@ func init() {
 		nvme.OpWriteUncorrectable:  {access: volume.Writes, hold: volume.HoldStaged, ranged: true, run: func(r volumeRequest) { markRequest{r}.start() }},
 		nvme.OpCompare:             {access: volume.Reads, hold: volume.HoldRead, ranged: true, data: true, run: func(r volumeRequest) { scanRequest{r}.compare() }},
 		nvme.OpWriteZeroes:         {access: volume.Writes, hold: volume.HoldWrite, ranged: true, run: func(r volumeRequest) { zeroRequest{r}.write() }},
-		nvme.OpDatasetManagement:   {access: volume.Writes, hold: volume.HoldWrite, run: func(r volumeRequest) { zeroRequest{r}.manage() }},
+		nvme.OpDatasetManagement:   {access: volume.Writes, hold: volume.HoldStaged, run: func(r volumeRequest) { zeroRequest{r}.manage() }},
 		nvme.OpCopy:                {access: volume.Writes, run: func(r volumeRequest) { copyRequest{r}.start() }},
 		nvme.OpVerify:              {access: volume.Reads, hold: volume.HoldRead, ranged: true, run: func(r volumeRequest) { scanRequest{r}.verify() }},
 		nvme.OpReservationRegister: {access: volume.Always, run: func(r volumeRequest) { reservationRequest{r}.register() }},

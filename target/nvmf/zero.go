@@ -25,7 +25,8 @@ func (r zeroRequest) write() {
 // manage is Dataset Management: it deallocates ranges; everything else that it says is a hint.
 func (r zeroRequest) manage() {
 	r.param(r.sqe().DatasetManagement().Ranges()*nvme.DSMRangeLen, func(r *request) {
-		volumeRequest{r}.toWorker(func(r volumeRequest) { zeroRequest{r}.deallocate() })
+		r.resume = func(r volumeRequest) { zeroRequest{r}.deallocate() }
+		r.ns.vol.JoinWrites(&r.Op)
 	})
 }
 
@@ -48,16 +49,16 @@ func (r zeroRequest) deallocate() {
 				continue
 			}
 			off, n := int64(x.LBA)<<g.Shift, int64(x.Blocks)<<g.Shift
+			if r.Aborted() {
+				r.end(nvme.AbortRequested)
+				return
+			}
 			err := r.ns.vol.Discard(off, n, r.Stop())
 			if err == nil {
 				err = r.ns.vol.Settle(off, n)
 			}
 			if err != nil {
 				r.fail(err, volume.Writing)
-				return
-			}
-			if r.Aborted() {
-				r.end(nvme.AbortRequested)
 				return
 			}
 		}

@@ -88,6 +88,12 @@ func (t *Task) exclusively(job func(*Task)) {
 	t.lu.vol.Exclusively(&t.Op)
 }
 
+// writing goes on with job on a worker, as a write of the task's range (volume.Tasks.JoinWrites).
+func (t *Task) writing(job func(*Task)) {
+	t.job = job
+	t.lu.vol.JoinWrites(&t.Op)
+}
+
 // end is the last step of every task: out of the task set, status to the port,
 // then the task management functions that waited for it.
 func (t *Task) end() {

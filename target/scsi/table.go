@@ -152,7 +152,7 @@ func commands() []command {
 	cs = append(cs, atomic)
 	stage("41 08 ff ff ff ff 00 ff ff 00", fIO, volume.Writes, volume.WriteGates, volume.HoldWrite, cmdWriteSame)
 	stage(wide("93 09"), fIO, volume.Writes, volume.WriteGates, volume.HoldWrite, cmdWriteSame)
-	unmap := row("42 00 00 00 00 00 00 ff ff 00", 0, volume.Writes, volume.WriteGates, volume.HoldWrite, cmdUnmap)
+	unmap := row("42 00 00 00 00 00 00 ff ff 00", 0, volume.Writes, volume.WriteGates, volume.HoldStaged, cmdUnmap)
 	unmap.offered = unmaps
 	cs = append(cs, unmap)
 	prevent := row("1e 00 00 00 03 00", 0, volume.Writes, 0, 0, cmdPreventAllow)

@@ -25,7 +25,7 @@ func cmdUnmap(t *Task) {
 		t.illegal(spc.ASCParameterListLength)
 		return
 	}
-	t.data.fetchParam(n, func(t *Task) { t.toWorker(unmapJob) })
+	t.data.fetchParam(n, func(t *Task) { t.writing(unmapJob) })
 }
 
 // unmapJob checks the whole list before it discards anything.

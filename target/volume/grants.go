@@ -12,20 +12,52 @@ type claim struct {
 	ready chan struct{} // nil: granted at once
 }
 
-// grantLocked starts the announced exclusives whose range is free.
+// grantLocked starts the announced exclusives whose range is free. One that joins the writes keeps
+// nobody dormant any more; who they are sees the caller, or the end of the op that made way.
 func (s *Tasks) grantLocked() {
-	for i, o := range s.exclusives {
-		if !o.hold.granted && !s.rangeBusyLocked(o, s.exclusives[:i]) {
+	joined := false
+	for i := 0; i < len(s.exclusives); i++ {
+		o := s.exclusives[i]
+		if o.hold.granted || s.rangeBusyLocked(o, s.exclusives[:i]) {
+			continue
+		}
+		o.stopTimer()
+		if o.hold.joins {
+			s.exclusives = slices.Delete(s.exclusives, i, i+1)
+			i--
+			o.hold.kind, o.hold.joins, joined = HoldWrite, false, true
+		} else {
 			o.hold.granted = true
-			o.stopTimer()
-			s.pool.enqueueLocked(o)
+		}
+		s.pool.enqueueLocked(o)
+	}
+	if joined && len(s.claims) > 0 {
+		s.grantClaimsLocked()
+	}
+}
+
+// keptOffLocked reports whether one of exclusives, or a copy that has been stopped and may
+// still be writing, has blocks of o.
+func (s *Tasks) keptOffLocked(o *Op, exclusives []*Op) bool {
+	for _, x := range exclusives {
+		if o.hold.overlaps(&x.hold) {
+			return true
 		}
 	}
+	for _, c := range s.claims {
+		if c.hold.kind == HoldWrite && c.hold.granted && c.by.Stopped() && o.hold.overlaps(&c.hold) {
+			return true
+		}
+	}
+	return false
 }
 
 // rangeBusyLocked reports whether one of earlier, an earlier claim or a running
 // command overlaps o.
 func (s *Tasks) rangeBusyLocked(o *Op, earlier []*Op) bool {
+	if o.hold.joins {
+		return s.keptOffLocked(o, earlier)
+	}
 	for _, x := range earlier {
 		if o.hold.overlaps(&x.hold) {
 			return true
@@ -89,7 +121,7 @@ func (s *Tasks) dropRangeLocked(o *Op) {
 			s.grantClaimsLocked()
 		}
 	}
-	o.hold.kind = HoldNone
+	o.hold.kind, o.hold.joins = HoldNone, false
 	if len(s.exclusives) > 0 {
 		s.grantLocked()
 	}

@@ -5,6 +5,7 @@ type hold struct {
 	lo, hi  uint64 // [lo, hi)
 	kind    Hold
 	granted bool   // an exclusive or a claim that runs
+	joins   bool   // one among the exclusives that waits only for those before it, and is a write then
 	order   uint64 // of the announcement of an exclusive or a claim
 }
 
@@ -16,7 +17,7 @@ const (
 	HoldNone      Hold = iota
 	HoldRead           // runs beside everything but an exclusive
 	HoldWrite          // likewise
-	HoldStaged         // collects data, then becomes exclusive
+	HoldStaged         // collects data, then becomes exclusive, or a write
 	holdExclusive      // announced
 )
 

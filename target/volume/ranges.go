@@ -38,12 +38,28 @@ const RetryAfter = 2 * time.Second
 func (s *Tasks) Exclusively(o *Op) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.announceLocked(o)
+}
+
+// JoinWrites makes o, which runs and has collected its data (HoldStaged), one that writes its
+// range, then has a worker call its Step, with TimeOut when exclusive commands had the range
+// for too long. A command whose range is known only from its data, so that it is every block,
+// is not to keep exclusive commands waiting for its initiator.
+func (s *Tasks) JoinWrites(o *Op) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	o.hold.joins = true
+	s.announceLocked(o)
+}
+
+// announceLocked has o wait for its range. Preconditions: s.mu is held.
+func (s *Tasks) announceLocked(o *Op) {
 	o.hold.kind = holdExclusive
 	o.hold.granted = false
 	o.hold.order = s.nextOrderLocked()
 	s.exclusives = append(s.exclusives, o)
 	o.to(Blocked)
-	if s.grantLocked(); o.hold.granted {
+	if s.grantLocked(); o.state != Blocked {
 		return
 	}
 	order := o.hold.order

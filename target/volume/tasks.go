@@ -86,17 +86,7 @@ func (s *Tasks) mayStartLocked(o *Op, olderOrdered bool) bool {
 			return false
 		}
 	}
-	for _, x := range s.exclusives {
-		if o.hold.overlaps(&x.hold) {
-			return false
-		}
-	}
-	for _, c := range s.claims {
-		if c.hold.kind == HoldWrite && c.hold.granted && c.by.Stopped() && o.hold.overlaps(&c.hold) {
-			return false
-		}
-	}
-	return true
+	return !s.keptOffLocked(o, s.exclusives)
 }
 
 func (s *Tasks) orderedDormantLocked() bool {

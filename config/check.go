@@ -98,7 +98,7 @@ func (c *Config) checkPortals(r *report) {
 // checkRoCE checks what a portal for RoCE cannot do.
 func checkRoCE(r *report, key string, p *Portal) {
 	host, _, err := net.SplitHostPort(p.address())
-	if ip := net.ParseIP(host); err == nil && (host == "" || ip != nil && (ip.IsUnspecified() || ip.IsMulticast())) {
+	if ip := net.ParseIP(host); err == nil && (host == "" || host == "*" || ip != nil && (ip.IsUnspecified() || ip.IsMulticast())) {
 		r.add(key+".listen", "%s is no address of one interface, and the checksum of RoCE covers the address; make a portal for each", p.Listen)
 	}
 	for name, set := range map[string]bool{
@@ -581,11 +581,22 @@ func checkSize(r *report, key string, n, low, high Size) {
 }
 
 func checkHostPort(r *report, key, addr string) {
-	_, port, err := net.SplitHostPort(addr)
+	host, port, err := net.SplitHostPort(addr)
 	if err == nil {
 		_, err = strconv.ParseUint(port, 10, 16)
 	}
-	if err != nil {
+	switch {
+	case err != nil:
 		r.add(key, "%q is no address; expected host:port, for example 127.0.0.1:3260 or [::]:3260", addr)
+	case host == "*":
+		r.add(key, "%q is no address; all interfaces are \"[::]:%s\", those of IPv4 alone 0.0.0.0:%s", addr, port, port)
+	case dottedDigits(host) && net.ParseIP(host) == nil:
+		r.add(key, "%q is no address: an IPv4 address is four numbers from 0 to 255, without leading zeros, for example 127.0.0.1:%s", addr, port)
 	}
+}
+
+// dottedDigits reports whether a host is meant as an IPv4 address: no host's name is all
+// digits (RFC 3696 §2).
+func dottedDigits(host string) bool {
+	return host != "" && strings.Trim(host, "0123456789.") == ""
 }

@@ -386,6 +386,9 @@ func (r *Report) Err() error {
 	if first == nil {
 		return nil
 	}
+	if errs == 0 && bad == 0 {
+		return fmt.Errorf("bench: every operation succeeded, but: %w", first) // a log
+	}
 	return fmt.Errorf("bench: %d operations failed, %d blocks did not verify; the first: %w", errs, bad, first)
 }
 

@@ -218,6 +218,9 @@ func TestTransfer(t *testing.T) {
 			t.Errorf("import: %v, want %q", err, want)
 		}
 	}
+	imp("standard input: the input is empty", "", "vg0/copy")
+	imp("standard input: not a volume stream", "no stream at all", "vg0/copy")
+	imp("/dev/null: the input is empty", "", "--input", "/dev/null", "vg0/copy")
 	imp("import the full volume first", inc, "vg0/copy")
 	imp("breaks off", full[:len(full)/2], "vg0/copy")
 	imp("does not hold", inc, "vg0/copy")

@@ -164,7 +164,10 @@ func (a transfers) importCmd() *cobra.Command {
 		}
 		s, err := stream.NewReader(r)
 		if err != nil {
-			return err
+			if input == "-" {
+				input = "standard input"
+			}
+			return fmt.Errorf("%s: %w", input, err)
 		}
 		group, name, err := splitLV(args[0])
 		if err != nil {

@@ -172,7 +172,11 @@ type Reader struct {
 // NewReader reads the header of a stream.
 func NewReader(r io.Reader) (*Reader, error) {
 	b := make([]byte, len(magic)+4)
-	if _, err := io.ReadFull(r, b); err != nil {
+	switch _, err := io.ReadFull(r, b); err {
+	case nil:
+	case io.EOF:
+		return nil, fmt.Errorf("the input is empty: %w", ErrFormat)
+	default:
 		return nil, ErrFormat
 	}
 	numbered := string(b[:len(magic)]) == magic

@@ -3,6 +3,8 @@ package iscsi
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	"go.uber.org/zap"
 
@@ -50,11 +52,22 @@ func (s *Frontend) ReleaseInitiator(target, initiator string) error {
 	}
 	name := iscsi.NormalizeName(initiator)
 	ended := 0
+	var others []string
 	for _, x := range s.sessionList(n) {
 		if x.key.initiator == name {
 			x.dismiss(errReleased)
 			ended++
+		} else {
+			others = append(others, iscsi.Printable(x.key.initiator))
 		}
+	}
+	if _, registered := n.device.RegisteredUser(name, ""); ended == 0 && !registered {
+		slices.Sort(others)
+		there := strings.Join(slices.Compact(others), ", ")
+		if there == "" {
+			there = "nobody"
+		}
+		return fmt.Errorf("target %s: %s has no session there, and no registration that belongs to a user; sessions are of: %s", n.cfg.Name, iscsi.Printable(name), there)
 	}
 	if err := n.device.DisownRegistrations(name); err != nil {
 		return fmt.Errorf("target %s: the registrations of %s still belong to their user: %w", n.cfg.Name, name, err)

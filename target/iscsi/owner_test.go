@@ -107,6 +107,9 @@ func TestUserOwnsTheName(t *testing.T) {
 	if st := s.Status(); len(st.Sessions) != 2 || st.Sessions[1].User != "bob" {
 		t.Errorf("status: %+v", st.Sessions)
 	}
+	if err := s.ReleaseInitiator(testIQN, "iqn.2026-11.test:nobody"); err == nil || !strings.Contains(err.Error(), "has no session there") || !strings.Contains(err.Error(), bob.name) {
+		t.Errorf("a name that nobody has was released: %v", err)
+	}
 	if err := s.ReleaseInitiator("iqn.2026-11.softiser:nope", "x"); err == nil {
 		t.Error("a name was released at a target that is not there")
 	}

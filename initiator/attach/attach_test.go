@@ -408,14 +408,15 @@ func TestCommandErrors(t *testing.T) {
 		want string
 	}{
 		{[]string{"--list", "--json", "--run-dir", dir}, "[]"},
-		{[]string{"--list", "--run-dir", dir}, ""},
-		{[]string{"--detach", "--run-dir", dir, "iser://h/iqn.2026-11.x:y/0"}, "is not attached"},
+		{[]string{"--list", "--run-dir", dir}, "nothing is attached"},
+		{[]string{"--detach", "--run-dir", dir, "iser://h/iqn.2026-11.x:y/0"}, "is not attached; attached in " + dir + ": nothing"},
 		{[]string{"--detach", "--json", "--run-dir", dir, "iser://h/iqn.2026-11.x:y/0"}, `"detached": false`},
 	} {
 		cmd := Command("test")
 		cmd.SetArgs(tc.args)
 		var out bytes.Buffer
 		cmd.SetOut(&out)
+		cmd.SetErr(&out)
 		if err := cmd.ExecuteContext(t.Context()); err != nil || !strings.Contains(out.String(), tc.want) {
 			t.Errorf("%q: %v, %q", tc.args, err, out.String())
 		}

@@ -124,7 +124,7 @@ func Command(version string) *cobra.Command {
 func (c *command) run(cmd *cobra.Command, args []string) error {
 	out := cmd.OutOrStdout()
 	if c.list {
-		return c.runList(out)
+		return c.runList(out, cmd.ErrOrStderr())
 	}
 	if len(args) != 1 {
 		return usage.Errorf("attach needs the volume's URL, for example iser://127.0.0.1/iqn.2026-11.softiser:demo/0")
@@ -435,8 +435,9 @@ func (c *command) print(out io.Writer, r *Record) error {
 	return nil
 }
 
-// runList prints the attachments that are alive, and why records could not be read.
-func (c *command) runList(out io.Writer) error {
+// runList prints the attachments that are alive, and why records could not be read. That there
+// is none goes to notes: standard output is the table's.
+func (c *command) runList(out, notes io.Writer) error {
 	live, err := List(c.opt.Dir)
 	if err != nil {
 		return err
@@ -449,7 +450,9 @@ func (c *command) runList(out io.Writer) error {
 	}
 	var reasons []string
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	if len(live) > 0 {
+	if len(live) == 0 {
+		fmt.Fprintf(notes, "nothing is attached (records are looked for in %s)\n", c.opt.Dir)
+	} else {
 		fmt.Fprintln(w, "PROCESS\tDEVICE\tSIZE\tSTATE\tVOLUME")
 	}
 	for _, r := range live {
@@ -501,11 +504,27 @@ func (c *command) runDetach(ctx context.Context, out io.Writer, key string) erro
 			Record   *Record `json:"attachment"`
 		}{true, r})
 	case r == nil:
-		fmt.Fprintf(out, "%s is not attached\n", key)
+		live, err := List(c.opt.Dir)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(out, "%s is not attached; attached in %s: %s\n", key, c.opt.Dir, urlsOf(live))
 	default:
 		fmt.Fprintf(out, "%s is detached\n", r.URL)
 	}
 	return nil
+}
+
+// urlsOf are the volumes of attachments, in a line.
+func urlsOf(live []*Record) string {
+	if len(live) == 0 {
+		return "nothing"
+	}
+	urls := make([]string, len(live))
+	for i, r := range live {
+		urls[i] = r.URL
+	}
+	return strings.Join(urls, ", ")
 }
 
 func printJSON(out io.Writer, v any) error {

@@ -140,8 +140,11 @@ func TestServeExports(t *testing.T) {
 	if code, _ := command(t, "session", "kill", "--socket", socket, "77"); code != exitFailure {
 		t.Errorf("killing a session that is not there: exit %d", code)
 	}
-	if code, out := command(t, "session", "list", "--socket", socket); code != 0 || out != "" {
+	if code, out := command(t, "session", "list", "--socket", socket); code != 0 || out != "no session is open\n" {
 		t.Errorf("session list: exit %d, %q", code, out)
+	}
+	if code, out := command(t, "session", "list", "--json", "--socket", socket); code != 0 || out != "[]\n" {
+		t.Errorf("session list --json: exit %d, %q", code, out)
 	}
 
 	resp, err := http.Get("http://" + metrics + "/metrics")

@@ -58,6 +58,9 @@ func sessionCommand() *cobra.Command {
 				if asJSON {
 					return printJSON(cmd.OutOrStdout(), st.Sessions)
 				}
+				if len(st.Sessions) == 0 {
+					fmt.Fprintln(cmd.ErrOrStderr(), "no session is open") // standard output is the table's
+				}
 				return printSessions(cmd.OutOrStdout(), st.Sessions)
 			})
 		},

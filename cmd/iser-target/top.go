@@ -6,10 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"os"
-	"os/signal"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -43,8 +40,7 @@ long they took on average, P99 the 99th percentile, all of the time since the la
 			if every < 100*time.Millisecond {
 				return exit(exitUsage, fmt.Errorf("--interval %v: at least 100ms", every))
 			}
-			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
-			defer stop()
+			ctx := cmd.Context() // which a signal ends; a second one ends a program that waits for its terminal
 			t := &top{out: cmd.OutOrStdout(), once: once, json: asJSON, every: every}
 			if o, ok := t.out.(*usage.Output); ok {
 				t.tty = o.W

@@ -7,12 +7,17 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net"
+	"net/http"
+	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"softiser/internal/await"
 	"softiser/internal/loopback"
 	"softiser/target"
 	"softiser/target/nvmf"
@@ -137,5 +142,59 @@ func TestTopOfATarget(t *testing.T) {
 	}
 	if code, _ := command(t, "top", "--socket", filepath.Join(dir, "none")); code != exitNoTarget {
 		t.Errorf("no target: %d", code)
+	}
+}
+
+// top that waits for whoever does not read it is ended by the second signal.
+func TestTopThatNobodyReadsEnds(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "s")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked := make(chan struct{}, 100)
+	srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write([]byte("{}"))
+		asked <- struct{}{}
+	})}
+	go srv.Serve(l) //nolint:errcheck // until it is closed
+	t.Cleanup(func() { srv.Close() })
+	var fds [2]int
+	if err := syscall.Pipe2(fds[:], syscall.O_CLOEXEC); err != nil {
+		t.Fatal(err)
+	}
+	r, w := os.NewFile(uintptr(fds[0]), "r"), os.NewFile(uintptr(fds[1]), "w")
+	t.Cleanup(func() { r.Close(); w.Close() })
+	if err := syscall.SetNonblock(fds[1], true); err != nil {
+		t.Fatal(err)
+	}
+	for err == nil { // until the pipe is full
+		_, err = syscall.Write(fds[1], make([]byte, 4096))
+	}
+	if err := syscall.SetNonblock(fds[1], false); err != nil {
+		t.Fatal(err)
+	}
+	c := program(t, "top", "--once", "--interval", "100ms", "--socket", socket)
+	c.Stdout = w
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	<-asked
+	<-asked
+	time.Sleep(300 * time.Millisecond) // it writes now; a signal before that ends it all the same
+	ended := make(chan struct{})
+	go func() { c.Wait(); close(ended) }() //nolint:errcheck // by a signal
+	for deadline := time.Now().Add(await.Deadline); ; {
+		_ = c.Process.Signal(syscall.SIGTERM) // it may have ended
+		select {
+		case <-ended:
+			return
+		case <-time.After(20 * time.Millisecond):
+		}
+		if time.Now().After(deadline) {
+			_ = c.Process.Kill()
+			<-ended
+			t.Fatal("SIGTERM does not end it")
+		}
 	}
 }

@@ -579,24 +579,3 @@ func checkSize(r *report, key string, n, low, high Size) {
 		r.add(key, "%s is not between %s and %s", n, low, high)
 	}
 }
-
-func checkHostPort(r *report, key, addr string) {
-	host, port, err := net.SplitHostPort(addr)
-	if err == nil {
-		_, err = strconv.ParseUint(port, 10, 16)
-	}
-	switch {
-	case err != nil:
-		r.add(key, "%q is no address; expected host:port, for example 127.0.0.1:3260 or [::]:3260", addr)
-	case host == "*":
-		r.add(key, "%q is no address; all interfaces are \"[::]:%s\", those of IPv4 alone 0.0.0.0:%s", addr, port, port)
-	case dottedDigits(host) && net.ParseIP(host) == nil:
-		r.add(key, "%q is no address: an IPv4 address is four numbers from 0 to 255, without leading zeros, for example 127.0.0.1:%s", addr, port)
-	}
-}
-
-// dottedDigits reports whether a host is meant as an IPv4 address: no host's name is all
-// digits (RFC 3696 §2).
-func dottedDigits(host string) bool {
-	return host != "" && strings.Trim(host, "0123456789.") == ""
-}

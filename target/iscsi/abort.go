@@ -60,6 +60,33 @@ func (m *commands) abortLocked(doomed []*task, f *fence) abortCalls {
 	return calls
 }
 
+// overtakes reports whether a command may go to the device server while a task management
+// function is carried out: the last of its unsolicited data comes on another connection, or
+// is waited for no longer.
+func (s *session) overtakes() bool { return s.order.takesTurns || s.erl > 0 }
+
+// abortEnteringLocked aborts a task that the device server may not know of yet, and would
+// carry out behind the answer: once it is there. f waits for its end. The caller holds
+// sess.mu.
+func (k *task) abortEnteringLocked(f *fence) {
+	k.flags |= flagDoomed
+	k.addFenceLocked(f)
+}
+
+// entered ends the way of a task to the device server.
+func (k *task) entered() {
+	s := k.session()
+	s.mu.Lock()
+	var calls abortCalls
+	if k.has(flagDoomed) {
+		calls = s.cmds.abortLocked([]*task{k}, nil)
+	}
+	k.flags &^= flagEntering | flagDoomed
+	s.mu.Unlock()
+	calls.run()
+	k.unpin()
+}
+
 // count is how many tasks the calls are about.
 func (a *abortCalls) count() int { return len(a.running) + len(a.ended) }
 

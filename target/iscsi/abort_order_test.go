@@ -147,3 +147,54 @@ func TestTasksOfARemovedLUN(t *testing.T) {
 		})
 	}
 }
+
+// The last unsolicited data of a WRITE comes on one connection, and what aborts it on another
+// while the WRITE is on its way to the device server: the answer is behind all of it.
+func TestAbortMeetsTheEndOfABurst(t *testing.T) {
+	for _, f := range []iscsi.TaskFunction{iscsi.AbortTask, iscsi.AbortTaskSet, iscsi.LogicalUnitReset} {
+		t.Run(f.String(), func(t *testing.T) {
+			s := serve(t, func(c *serverConfig, _ *Target) { c.Session.AllowUnsolicited, c.Session.MaxConnections = true, 2 })
+			c, m := s.loopConn(t, "MaxConnections=2", "InitialR2T=No", "FirstBurstLength=16384")
+			sn := uint32(1)
+			tur := scsiPDU(testUnitReady, false, 0, nil)
+			tur.BHS.SCSICommand().SetRead(false)
+			for m.run(tur, &sn) != 0 { // unit attentions
+			}
+			p := scsiPDU(cdbRW10(0x2a, 8, 1), true, 512, nil)
+			p.BHS.SCSICommand().SetFinal(false)
+			p.BHS.SetCmdSN(sn)
+			p.BHS.SetITT(sn)
+			m.deliver(p)
+			c.sess.mu.Lock()
+			k := c.sess.cmds.tags.find(sn)
+			k.unsol.buf = append(k.unsol.buf, make([]byte, 512)...)
+			k.collectedLocked(burstRuns) // as takeDataOut does
+			c.sess.mu.Unlock()
+			var a iscsi.PDU
+			q := a.BHS.NewTaskRequest(f)
+			q.SetImmediate(true)
+			q.SetITT(0x1000)
+			q.SetRefTask(sn)
+			q.SetRefCmdSN(sn)
+			q.SetCmdSN(sn + 1)
+			before, _ := m.said()
+			m.deliver(&a)
+			if n, last := m.said(); n != before {
+				t.Errorf("answered with a %v ahead of the WRITE", last.Opcode())
+			}
+			k.endBurst(nil, burstRuns, false)
+			eventually(t, "the function is answered behind the WRITE", func() bool { // a worker may have that
+				_, last := m.said()
+				if last.Opcode() != iscsi.OpTaskResponse || last.TaskResponse().Response() != iscsi.TaskComplete {
+					return false
+				}
+				c.sess.mu.Lock()
+				defer c.sess.mu.Unlock()
+				if c.sess.cmds.tags.find(sn) != nil {
+					t.Error("it is answered, and the WRITE has not ended")
+				}
+				return true
+			})
+		})
+	}
+}

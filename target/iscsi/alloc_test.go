@@ -19,10 +19,10 @@ import (
 // control PDUs are counted. It shows what the session layer itself costs.
 type loopMover struct {
 	up        iscsi.Upper
-	mu        sync.Mutex // orders up-calls, as a receive goroutine does
-	responses int
-	pings     int
-	last      iscsi.BHS
+	mu        sync.Mutex    // orders up-calls, as a receive goroutine does
+	responses int           // guarded by list, where more than one goroutine answers: see said
+	pings     int           // likewise
+	last      iscsi.BHS     // likewise
 	name      string        // of the initiator; "": any
 	aborts    int           // guarded by list: transfers that were to be aborted
 	stubborn  bool          // an orderly Terminate does not end: the peer does not read
@@ -92,6 +92,8 @@ func (m *loopMover) next() *iscsi.Transfer {
 }
 
 func (m *loopMover) SendControl(p *iscsi.PDU) error {
+	m.list.Lock()
+	defer m.list.Unlock()
 	m.responses++
 	m.last = p.BHS
 	if p.BHS.Opcode() == iscsi.OpNopIn && p.BHS.ITT() == iscsi.ReservedTag {
@@ -104,6 +106,13 @@ func (m *loopMover) Push() {
 	for x := m.next(); x != nil; x = m.next() {
 		m.up.DataCompletionNotify(x)
 	}
+}
+
+// said is how many PDUs have been sent, and the last one.
+func (m *loopMover) said() (int, iscsi.BHS) {
+	m.list.Lock()
+	defer m.list.Unlock()
+	return m.responses, m.last
 }
 
 // deliver is what the wire would do.

@@ -159,6 +159,10 @@ func (k *task) collectedLocked(next burstNext) (stall bool) {
 	u := &k.unsol
 	k.setStateLocked(taskRunning)
 	k.executed = next == burstRuns
+	if k.executed && k.session().overtakes() {
+		k.flags |= flagEntering
+		k.pins++
+	}
 	k.scsi.Arrived, k.scsi.UnsolicitedLen = u.buf, uint32(len(u.buf))
 	if u.late != nil {
 		u.late.Stop()
@@ -177,6 +181,9 @@ func (k *task) endBurst(here *conn, next burstNext, stall bool) {
 	switch next {
 	case burstRuns:
 		s.node.device.Execute(&k.scsi)
+		if s.overtakes() {
+			k.entered()
+		}
 		if here == nil {
 			via.Push()
 		}

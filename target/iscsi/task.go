@@ -78,8 +78,10 @@ const (
 	flagImmediate taskFlags = 1 << iota // the I bit: outside the window
 	flagRead
 	flagWrite
-	flagStall // the CmdSN order waits for this task's unsolicited data
-	flagSNACK // a SNACK for its data could not be served
+	flagStall    // the CmdSN order waits for this task's unsolicited data
+	flagSNACK    // a SNACK for its data could not be served
+	flagEntering // on its way to the device server beside the order, and pinned; see abortEnteringLocked
+	flagDoomed   // is aborted as soon as it is there
 )
 
 // conn is the connection that the task is allegiant to.

@@ -103,13 +103,25 @@ func (m *taskManager) abortSets(c *conn, f iscsi.TaskFunction, itt uint32, lun u
 	all := wholeTarget(f)
 	others := m.sharers(f, lun, all)
 	dropCollecting(append([]*session{s}, others...), lun, all)
-	s.node.device.Manage(s.nexus, scsi.TMF(f), lun, nil, func(r scsi.TMFResponse) {
+	var r scsi.TMFResponse
+	over := newFence(func() {
 		m.afterAcks(c, others, func() {
 			c.out.taskResponse(itt, uint8(r))
 			if f == iscsi.TargetColdReset {
 				s.srv.coldReset(s.node)
 			}
 		})
+	})
+	s.mu.Lock()
+	s.cmds.tags.each(func(k *task) {
+		if k.has(flagEntering) && (all || sameLUN(k.scsi.LUN, lun)) {
+			k.abortEnteringLocked(over)
+		}
+	})
+	s.mu.Unlock()
+	s.node.device.Manage(s.nexus, scsi.TMF(f), lun, nil, func(response scsi.TMFResponse) {
+		r = response
+		over.release()
 	})
 }
 
@@ -135,6 +147,11 @@ func (m *taskManager) abortTaskNow(c *conn, req iscsi.TaskRequest) {
 		calls.run()
 		f.release()
 		s.order.deliverHeld(c)
+	case k != nil && k.has(flagEntering) && sameLUN(k.scsi.LUN, lun):
+		f := newFence(func() { c.out.taskResponse(itt, iscsi.TaskComplete) })
+		k.abortEnteringLocked(f)
+		s.mu.Unlock()
+		f.release()
 	case k != nil:
 		k.pins++
 		s.mu.Unlock()

@@ -133,11 +133,13 @@ func lostConnection(err error) bool {
 // answer. Without this a volume of which nothing could be learnt would be taken for another one.
 func passes(err error) bool {
 	if se, ok := errors.AsType[*SenseError](err); ok {
-		switch {
-		case se.Status != spc.StatusCheckCondition:
-			return true // BUSY, TASK SET FULL, TASK ABORTED
-		case se.Sense.Key == spc.KeyNotReady, se.Sense.Key == spc.KeyUnitAttention, se.Sense.Key == spc.KeyAborted:
-			return true
+		switch se.Status {
+		case spc.StatusBusy, spc.StatusTaskSetFull, spc.StatusTaskAborted:
+			return true // a reservation is none of these: who cannot look has to be able to preempt
+		case spc.StatusCheckCondition:
+			if k := se.Sense.Key; k == spc.KeyNotReady || k == spc.KeyUnitAttention || k == spc.KeyAborted {
+				return true
+			}
 		}
 	}
 	return lostConnection(err) || errors.Is(err, ErrTimeout)

@@ -494,3 +494,22 @@ func TestLookThatFailsForNow(t *testing.T) {
 		}
 	}
 }
+
+// A LUN that another initiator has reserved is opened all the same, though it does not say how
+// it caches: reservations are reported and preempted by way of it.
+func TestLookAtAReservedLUN(t *testing.T) {
+	bubble(t, func(t *testing.T, ft *fakeTarget) {
+		ft.mu.Lock()
+		ft.hook = func(c *fakeDM, p *iscsi.PDU) bool {
+			if spc.Opcode(p.BHS.SCSICommand().CDB()[0]) != spc.OpModeSense6 {
+				return false
+			}
+			c.status(p, spc.StatusReservationConflict, nil, 0)
+			return true
+		}
+		ft.mu.Unlock()
+		if l := dialLUN(t, ft.config()); !l.Info().WriteCache {
+			t.Error("a LUN that does not say how it caches is not flushed")
+		}
+	})
+}

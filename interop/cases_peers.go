@@ -9,8 +9,8 @@ import (
 var peerCases = []Case{
 	{Name: "peers/rping", Expect: "the kernel's siw talks to itself", Short: true, Run: func(_ context.Context, e *Env) (string, error) {
 		_, err := e.In(`siw_up || die siw
-timeout 60 rping -s -a $SELF -p 7200 -C 10 -V & s=$!
-listening 7200 || die the server does not listen; timeout 60 rping -c -a $SELF -p 7200 -C 10 -V || die client; wait $s || die server; quiet_kernel`)
+limited 60 rping -s -a $SELF -p 7200 -C 10 -V & s=$!
+listening 7200 || die the server does not listen; limited 60 rping -c -a $SELF -p 7200 -C 10 -V || die client; wait $s || die server; quiet_kernel`)
 		return "10 pings verified", err
 	}},
 	{Name: "peers/lio-iser", Expect: "open-iscsi attaches LIO over siw", Run: lioAlone("iser")},

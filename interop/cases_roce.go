@@ -99,7 +99,7 @@ func roceKernelClient(e *Env, port int, kernel, tool string, args ...string) err
 	if err != nil {
 		return err
 	}
-	if _, err := e.In("rxe_up\ndmesg -C; timeout 120 %s || die client; quiet_kernel", roceKernel(kernel, port)); err != nil {
+	if _, err := e.In("rxe_up\ndmesg -C; limited 120 %s || die client; quiet_kernel", roceKernel(kernel, port)); err != nil {
 		return err
 	}
 	if err := p.wait(time.Minute); err != nil {
@@ -129,7 +129,7 @@ func roceKernelServer(e *Env, port int, kernel, tool string, args ...string) err
 	if err != nil {
 		return err
 	}
-	server, err := g.Start(fmt.Sprintf("rxe_up\ndmesg -C; timeout 120 %s || die server; quiet_kernel", roceKernel(kernel, port)))
+	server, err := g.Start(fmt.Sprintf("rxe_up\ndmesg -C; limited 120 %s || die server; quiet_kernel", roceKernel(kernel, port)))
 	if err != nil {
 		return err
 	}

@@ -59,7 +59,7 @@ func scattered(_ context.Context, e *Env) (string, error) {
 		return "", err
 	}
 	c.down = append(c.down[:len(c.down)-1], mr.Dereg, c.down[len(c.down)-1])
-	client, req, err := c.visitor(e, fmt.Sprintf("dmesg -C; timeout 60 rping -c -a $HOST -p PORT -C 1 -S %d -V -v || die rping; quiet_kernel", size))
+	client, req, err := c.visitor(e, fmt.Sprintf("dmesg -C; limited 60 rping -c -a $HOST -p PORT -C 1 -S %d -V -v || die rping; quiet_kernel", size))
 	if err != nil {
 		return "", err
 	}
@@ -203,7 +203,7 @@ func slowKernelClient(_ context.Context, e *Env) (string, error) {
 			return "", err
 		}
 		defer stop()
-		out, err := e.In(settings("")+"dmesg -C; timeout 100 rping -c -v -a $HOST -p %d -C 3 -S %s -V || die rping; quiet_kernel", slow, dripSize)
+		out, err := e.In(settings("")+"dmesg -C; limited 100 rping -c -v -a $HOST -p %d -C 3 -S %s -V || die rping; quiet_kernel", slow, dripSize)
 		if err == nil && strings.Count(out, "ping data: rdma-ping-") != 3 {
 			err = fmt.Errorf("rping's client did not see three pings:\n%.300s", out)
 		}
@@ -225,7 +225,7 @@ func slowKernelServer(_ context.Context, e *Env) (string, error) {
 		return "", err
 	}
 	for _, crc := range drips {
-		server, err := g.Start(settings("") + "dmesg -C; timeout 100 rping -s -a $SELF -p 7174 -C 3 -S " + dripSize + " -V || die rping; quiet_kernel")
+		server, err := g.Start(settings("") + "dmesg -C; limited 100 rping -s -a $SELF -p 7174 -C 3 -S " + dripSize + " -V || die rping; quiet_kernel")
 		if err != nil {
 			return "", err
 		}

@@ -46,3 +46,34 @@ func TestGuestRunsScripts(t *testing.T) {
 		t.Errorf("kernel log: %q", log)
 	}
 }
+
+// An rping that has verified everything may end as rdma-core 44's does; one that has not, or
+// another program, fails.
+func TestLimited(t *testing.T) {
+	const passed = "client DISCONNECT EVENT...\nping data: rdma-ping-0: ABC"
+	for _, c := range []struct {
+		program, says string
+		status        string
+		want          bool
+	}{
+		{"rping", passed, "0", true},
+		{"rping", passed + "\nrdma_get_cm_event: Bad file descriptor", "255", true},
+		{"rping", "wait for RDMA_READ_ADV state 10\n" + passed + "\nrdma_get_cm_event: Bad file descriptor", "255", false},
+		{"rping", "data mismatch!\n" + passed + "\nrdma_get_cm_event: Bad file descriptor", "255", false},
+		{"rping", "ping data: rdma-ping-0: ABC\nrdma_get_cm_event: Bad file descriptor", "255", false},
+		{"rping", passed, "1", false},
+		{"udaddy", passed + "\nrdma_get_cm_event: Bad file descriptor", "255", false},
+	} {
+		dir := t.TempDir()
+		script := "#!/bin/sh\ncat <<'E'\n" + c.says + "\nE\nexit " + c.status + "\n"
+		if err := os.WriteFile(dir+"/"+c.program, []byte(script), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.CommandContext(t.Context(), "bash", "-c", ". files/lib.sh; limited 60 "+c.program+" -c")
+		cmd.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"))
+		out, err := cmd.CombinedOutput()
+		if (err == nil) != c.want || string(out) != c.says+"\n" {
+			t.Errorf("%s says %q and exits with %s: %v, %q", c.program, c.says, c.status, err, out)
+		}
+	}
+}

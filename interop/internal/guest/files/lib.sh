@@ -93,6 +93,21 @@ listening() {
   for n in $(seq 300); do awk -v p="$port" 'index($0, p) && $4 == "0A" { found = 1 } END { exit !found }' /proc/net/tcp && return; sleep 0.1; done
   return 1
 }
+# limited SECONDS COMMAND...: timeout(1). An rping whose test has passed now and then does
+# not exit with 0, and is told by what it says: in rdma-core 44's rping.c, main destroys the
+# event channel (line 1396) while cm_thread, which is neither ended nor joined, may be between
+# two events (671 to 677, the last one that of the disconnect, 223). Its next rdma_get_cm_event
+# then says "Bad file descriptor" and exits (673, 674). rping of rdma-core 59 ends the thread
+# first (f3ae6534a). Failures of the test have a line of their own, "wait for … state",
+# "data mismatch!" or "cma event …".
+limited() {
+  local said rc
+  [ "$2" = rping ] || { timeout "$@"; return; }
+  said=$(mktemp); timeout "$@" > "$said" 2>&1; rc=$?; cat "$said"
+  [ $rc = 0 ] && return
+  grep -qE '^(client|server) DISCONNECT EVENT\.\.\.$' "$said" && grep -qxF 'rdma_get_cm_event: Bad file descriptor' "$said" &&
+    ! grep -qE '^wait for .* state|data mismatch!|^cma event ' "$said" || return $rc
+}
 # quiet_kernel: fails when the kernel warned since the last call. One warning is printed
 # only: that a work queue with WQ_MEM_RECLAIM waits for one without. It is about how the
 # kernel's own drivers have made their queues, and whether it comes depends on which of

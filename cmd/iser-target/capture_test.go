@@ -72,9 +72,8 @@ func (c *capturing) conns() []*pcaptest.Conn {
 // and fails the test for each warning or error of its.
 func (c *capturing) tshark(field string, args ...string) map[string]int {
 	c.t.Helper()
-	run := func(more ...string) string {
-		// Some of its dissectors mistake payload of iSER for their own.
-		cmd := exec.CommandContext(c.t.Context(), "tshark", slices.Concat([]string{"-n", "-r", c.file, "--disable-protocol", "smb_direct", "--disable-protocol", "rpcordma"}, args, more)...)
+	run := func(args ...string) string {
+		cmd := exec.CommandContext(c.t.Context(), "tshark", args...)
 		var out, errs bytes.Buffer
 		cmd.Stdout, cmd.Stderr = &out, &errs
 		if err := cmd.Run(); err != nil {
@@ -82,8 +81,20 @@ func (c *capturing) tshark(field string, args ...string) map[string]int {
 		}
 		return out.String()
 	}
+	// Some of its dissectors mistake payload of iSER for their own, and some believe that a port
+	// of those that the kernel gives out to anybody is theirs (IRC's 57000).
+	others := []string{"smb_direct", "rpcordma"}
+	for line := range strings.Lines(run("-G", "decodes")) {
+		f := strings.Split(strings.TrimSuffix(line, "\n"), "\t") // table, port, protocol
+		if port, err := strconv.Atoi(f[min(1, len(f)-1)]); err == nil && f[0] == "tcp.port" && port >= 32768 {
+			others = append(others, f[2])
+		}
+	}
+	for _, o := range others {
+		args = append(args, "--disable-protocol", o)
+	}
 	got := map[string]int{}
-	for line := range strings.Lines(run("-o", "tcp.check_checksum:TRUE", "-T", "fields", "-e", "_ws.expert.severity", "-e", "_ws.expert.message", "-e", field)) {
+	for line := range strings.Lines(run(append(args, "-n", "-r", c.file, "-o", "tcp.check_checksum:TRUE", "-T", "fields", "-e", "_ws.expert.severity", "-e", "_ws.expert.message", "-e", field)...)) {
 		parts := strings.Split(strings.TrimSuffix(line, "\n"), "\t")
 		for v := range strings.SplitSeq(parts[0], ",") {
 			if n, err := strconv.Atoi(v); v != "" && (err != nil || n >= 0x600000) { // a warning, or worse

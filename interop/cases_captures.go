@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"softiser/internal/pcaptest"
 	"softiser/interop/internal/guest"
 )
 
@@ -136,18 +137,20 @@ func judgeFPDUs(ctx context.Context, pcap string) (string, error) {
 	return fmt.Sprintf("no fault; longest ULPDU %d bytes", longest), nil
 }
 
-// tshark reads a capture; several of its dissectors mistake iSER's payload for
-// their own.
+// tshark reads a capture.
 func tshark(ctx context.Context, pcap string, args ...string) (string, error) {
-	args = append([]string{"-r", pcap, "--disable-protocol", "smb_direct", "--disable-protocol", "rpcordma", "--disable-protocol", "nvme-tcp"}, args...)
-	cmd := exec.CommandContext(ctx, "tshark", args...)
-	var out, errs bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &errs
-	err := cmd.Run()
+	undisturbed, err := pcaptest.Undisturbed(ctx)
 	if errors.Is(err, exec.ErrNotFound) {
 		return "", errors.New("tshark is not installed here; make tools installs it")
 	}
 	if err != nil {
+		return "", fmt.Errorf("tshark: %w", err)
+	}
+	args = append(append([]string{"-r", pcap, "--disable-protocol", "nvme-tcp"}, undisturbed...), args...)
+	cmd := exec.CommandContext(ctx, "tshark", args...)
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if err := cmd.Run(); err != nil {
 		return "", fmt.Errorf("tshark: %w: %s", err, errs.String())
 	}
 	return out.String(), nil

@@ -81,18 +81,11 @@ func (c *capturing) tshark(field string, args ...string) map[string]int {
 		}
 		return out.String()
 	}
-	// Some of its dissectors mistake payload of iSER for their own, and some believe that a port
-	// of those that the kernel gives out to anybody is theirs (IRC's 57000).
-	others := []string{"smb_direct", "rpcordma"}
-	for line := range strings.Lines(run("-G", "decodes")) {
-		f := strings.Split(strings.TrimSuffix(line, "\n"), "\t") // table, port, protocol
-		if port, err := strconv.Atoi(f[min(1, len(f)-1)]); err == nil && f[0] == "tcp.port" && port >= 32768 {
-			others = append(others, f[2])
-		}
+	undisturbed, err := pcaptest.Undisturbed(c.t.Context())
+	if err != nil {
+		c.t.Fatal(err)
 	}
-	for _, o := range others {
-		args = append(args, "--disable-protocol", o)
-	}
+	args = append(args, undisturbed...)
 	got := map[string]int{}
 	for line := range strings.Lines(run(append(args, "-n", "-r", c.file, "-o", "tcp.check_checksum:TRUE", "-T", "fields", "-e", "_ws.expert.severity", "-e", "_ws.expert.message", "-e", field)...)) {
 		parts := strings.Split(strings.TrimSuffix(line, "\n"), "\t")

@@ -149,9 +149,6 @@ func (qp *QP) teardown(cause error) {
 // any more.
 func (qp *QP) sendTerminate(term *wire.Term) {
 	t := &qp.tx
-	if t.poison {
-		return
-	}
 	h := wire.Untagged{Ctrl: wire.Ctrl(wire.Terminate, true), QN: wire.QNTerminate, MSN: 1}
 	b := wire.AppendFPDU(nil, term.Append(h.Append(nil)), t.crc)
 	left := append([]sockio.Vec(nil), t.iov...)
@@ -161,7 +158,7 @@ func (qp *QP) sendTerminate(term *wire.Term) {
 	qp.conn.SetWriteDeadline(time.Now().Add(termTimeout))
 	_ = qp.conn.WriteLoop(func(uintptr) bool {
 		for len(left) > 0 {
-			n, err := qp.conn.Writev(left[:min(len(left), sockio.MaxVec)], false)
+			n, err := t.writeLast(left)
 			if err == sockio.ErrAgain {
 				return false
 			}
@@ -172,6 +169,21 @@ func (qp *QP) sendTerminate(term *wire.Term) {
 		}
 		return true
 	})
+}
+
+// writeLast sends from left, which begins with the rest of the round. While it waits for room
+// the memory of Read Responses may be revoked, and then be in use for something else: whoever
+// does that finds io held for as long as the memory is read.
+func (t *transmitter) writeLast(left []sockio.Vec) (n int, err error) {
+	t.io.Lock()
+	defer t.io.Unlock()
+	if t.poison {
+		return 0, errPoison
+	}
+	if n, err = t.qp.conn.Writev(left[:min(len(left), sockio.MaxVec)], false); n > 0 {
+		t.passed(n)
+	}
+	return n, err
 }
 
 // flush completes everything that is still queued, in order: send queue, then

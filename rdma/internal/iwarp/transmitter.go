@@ -113,6 +113,11 @@ func (t *transmitter) init(crc bool, fpdu int) {
 // taken enters that the socket has taken n bytes of the round.
 func (t *transmitter) taken(n int) {
 	t.iov = sockio.Skip(t.iov, n)
+	t.passed(n)
+}
+
+// passed enters that n more bytes of the round need no memory any more.
+func (t *transmitter) passed(n int) {
 	t.sent += n
 	for t.gone < len(t.refs) && t.refs[t.gone].end <= t.sent {
 		t.gone++

@@ -39,6 +39,8 @@ type fakePath struct {
 	info      blockdev.Info
 	latency   time.Duration
 	fences    bool // Fence succeeds
+	halved    bool // one of its two sessions is lost, and the other one carries on
+	inFence   func()
 	mute      bool // nothing is answered, and it is not known to be lost
 	refuse    error
 	pending   map[*blockio.Request]*time.Timer
@@ -131,9 +133,15 @@ func (p *fakePath) complete(r *blockio.Request) {
 }
 
 // cut loses the path with what it carries.
-func (p *fakePath) cut() {
+func (p *fakePath) cut() { p.lose(func() { p.connected = false }) }
+
+// halve loses one of two sessions, the one with all that the path carries.
+func (p *fakePath) halve() { p.lose(func() { p.halved = true }) }
+
+// lose loses what the path carries.
+func (p *fakePath) lose(how func()) {
 	p.mu.Lock()
-	p.connected = false
+	how()
 	lost := p.pending
 	p.pending = map[*blockio.Request]*time.Timer{}
 	for r, t := range lost {
@@ -173,7 +181,7 @@ func (p *fakePath) fence() {
 func (p *fakePath) restore() {
 	p.mu.Lock()
 	p.fence()
-	p.connected = true
+	p.connected, p.halved = true, false
 	p.mu.Unlock()
 	if p.hooks.Changed != nil {
 		p.hooks.Changed()
@@ -191,10 +199,16 @@ func (p *fakePath) set(a blockio.Access) {
 func (p *fakePath) Fence(context.Context, []blockio.Path) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !p.fences && !p.connected {
+	if !p.fences && (!p.connected || p.halved) {
 		return errors.New("nobody answers")
 	}
 	p.fence()
+	if f := p.inFence; f != nil {
+		p.inFence = nil
+		p.mu.Unlock()
+		f()
+		p.mu.Lock()
+	}
 	return nil
 }
 

@@ -35,6 +35,9 @@ type path struct {
 	info   blockdev.Info
 	lost   time.Time // when what is in limbo was lost
 	limbo  queue     // changes whose outcome is unknown, until the path is fenced
+	// fencing are those of limbo that the present attempt to fence the path is about. What is lost
+	// while it is made may have been sent behind it.
+	fencing queue
 	// standby are the paths that did not serve the volume when this one was lost. When one
 	// of them does, and its target knows of no other port that does, the storage has moved
 	// the volume, and this path's owner writes no more.
@@ -215,9 +218,10 @@ func (p *path) set(up bool, access blockio.Access, shared bool, why error) {
 			}
 			o.standby, o.moved = nil, true
 			o.nudge()
-			if n := o.limbo.n; n > 0 {
+			if n := o.unknown(); n > 0 {
 				defer v.event("%s has taken over: %d requests that %s has left unknown are repeated", p.dial.Name, n, o.dial.Name)
 			}
+			v.held.join(&o.fencing)
 			v.held.join(&o.limbo)
 		}
 	}
@@ -259,44 +263,48 @@ func (p *path) down(err error) {
 	}
 }
 
+// unknown is how many changes wait until the path is fenced. The caller holds v.mu.
+func (p *path) unknown() int { return p.fencing.n + p.limbo.n }
+
 // fence makes one attempt to get to know that nothing of what the path carried can take
-// effect any more, and then lets go what waits for that.
+// effect any more, and then lets go what waits for that. A path that is up is asked too: it may
+// have several sessions, and has lost one of them.
 func (p *path) fence() (done bool) {
 	v := p.v
-	up, _ := p.vol.Connected() // reinstated since
-	err := error(nil)
-	if !up {
-		var others []blockio.Path
-		var through blockio.Path
-		v.mu.Lock()
-		for _, o := range v.paths {
-			if o != p && o.up {
-				others = append(others, o.vol)
-				if o.access.Usable() {
-					through = o.vol
-				}
+	var others []blockio.Path
+	var through blockio.Path
+	v.mu.Lock()
+	p.fencing.join(&p.limbo)
+	for _, o := range v.paths {
+		if o != p && o.up {
+			others = append(others, o.vol)
+			if o.access.Usable() {
+				through = o.vol
 			}
 		}
-		v.mu.Unlock()
-		ctx, cancel := context.WithTimeout(v.ctx, v.cfg.CheckInterval)
-		if err = p.vol.Fence(ctx, others); err != nil && v.cfg.Fence == FenceReset && through != nil {
-			err = through.Reset(ctx)
-		}
-		cancel()
 	}
+	v.mu.Unlock()
+	ctx, cancel := context.WithTimeout(v.ctx, v.cfg.CheckInterval)
+	err := p.vol.Fence(ctx, others)
+	if err != nil && v.cfg.Fence == FenceReset && through != nil {
+		err = through.Reset(ctx)
+	}
+	cancel()
 	v.mu.Lock()
 	late := v.cfg.NoPathRetry > 0 && time.Since(p.lost) >= v.cfg.NoPathRetry
 	if err != nil && !late {
+		p.fencing.join(&p.limbo)
+		p.limbo.join(&p.fencing)
 		v.mu.Unlock()
 		return false
 	}
 	var end []*request
-	n := p.limbo.n
+	n := p.fencing.n
 	if err == nil {
-		v.held.join(&p.limbo)
+		v.held.join(&p.fencing)
 		defer v.event("%s: fenced, %d requests are repeated", p.dial.Name, n)
 	} else {
-		end = p.limbo.take(idle)
+		end = p.fencing.take(idle)
 	}
 	v.settle()
 	endAll(end, fmt.Errorf("%w: %w", blockio.ErrOutcomeUnknown, err))
@@ -320,7 +328,7 @@ func (v *Volume) Paths() []Status {
 	defer v.mu.Unlock()
 	var out []Status
 	for _, p := range v.paths {
-		s := Status{URL: p.dial.Name, State: p.access.String(), Active: slices.Contains(active, p), Outstanding: int(p.outstanding.Load()), Unknown: p.limbo.n}
+		s := Status{URL: p.dial.Name, State: p.access.String(), Active: slices.Contains(active, p), Outstanding: int(p.outstanding.Load()), Unknown: p.unknown()}
 		if !p.up {
 			s.State, s.Reason = "down", fmt.Sprint(p.why)
 		}

@@ -221,12 +221,15 @@ func (v *Volume) settle() {
 		resized = v.info.Load().Size != size
 		v.info.Store(info)
 	}
-	var released []*request
+	var released, end []*request
+	var err error
 	switch {
 	case len(active) > 0:
 		v.none, v.expired = time.Time{}, false
 		v.expire.Stop()
 		released = v.held.take(withPath)
+	case v.expired: // what a fence has let go waits no longer than others
+		end, err = v.held.take(idle), v.noPath()
 	case v.none.IsZero() && !v.closed:
 		v.none = time.Now()
 		for _, p := range v.paths {
@@ -243,6 +246,7 @@ func (v *Volume) settle() {
 	for _, q := range released {
 		q.again()
 	}
+	endAll(end, err)
 }
 
 // giveUp ends what has waited too long for a path. The timer may have fired for an earlier time
@@ -408,7 +412,7 @@ func (v *Volume) Close() error {
 	v.expire.Stop()
 	end := v.held.take(idle)
 	for _, p := range v.paths {
-		end = append(end, p.limbo.take(idle)...)
+		end = append(append(end, p.fencing.take(idle)...), p.limbo.take(idle)...)
 	}
 	v.mu.Unlock()
 	endAll(end, blockio.ErrClosed)

@@ -1,0 +1,100 @@
+package multipath
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"softiser/initiator/blockio"
+)
+
+// A path of several sessions is up while one of them works: what a lost one was carrying may
+// still take effect, and waits all the same.
+func TestWriteOfALostSessionWaitsForItsFence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := newStorage()
+		a := st.path("a")
+		a.lag = 20 * time.Second
+		v := open(t, Config{}, a)
+		w := start(v, write(0, 1))
+		time.Sleep(time.Millisecond)
+		a.halve()
+		time.Sleep(10 * time.Second)
+		pending(t, "the write of the lost session", w)
+		do(t, v, write(512, 2)) // by the other session
+		a.restore()
+		if err := <-w; err != nil {
+			t.Fatal(err)
+		}
+		do(t, v, write(0, 3))
+		time.Sleep(a.lag)
+		if got := st.get(0); got != 3 {
+			t.Errorf("the block holds %d: the first copy of a write that was repeated and acknowledged has undone a later one", got)
+		}
+	})
+}
+
+// A write that is lost while its path is being fenced for others waits for the next time.
+func TestWhatIsLostWhileAPathIsFencedWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := newStorage()
+		a := st.path("a")
+		a.fences, a.lag = true, 20*time.Second
+		v := open(t, Config{}, a)
+		var late <-chan error
+		a.inFence = func() { // behind the fence, the sessions having come back
+			late = start(v, write(0, 2))
+			a.mu.Lock()
+			a.fences = false
+			a.mu.Unlock()
+			a.halve()
+		}
+		w := start(v, write(512, 1))
+		time.Sleep(time.Millisecond)
+		a.halve()
+		if err := <-w; err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		if late == nil {
+			t.Fatal("nobody has fenced the path")
+		}
+		pending(t, "the write that was lost behind the fence", late)
+		a.restore()
+		if err := <-late; err != nil || st.get(0) != 2 {
+			t.Errorf("%v, %d", err, st.get(0))
+		}
+	})
+}
+
+// A write that its fence lets go when requests fail for want of a path fails too: nothing
+// would end its wait.
+func TestFencedWriteWithoutAPathFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := newStorage()
+		a := st.path("a")
+		a.latency = time.Hour
+		v := open(t, Config{NoPathRetry: 30 * time.Second}, a)
+		w := start(v, write(0, 1))
+		time.Sleep(time.Millisecond)
+		a.set(blockio.AccessInaccessible)
+		time.Sleep(20 * time.Second)
+		a.cut()
+		time.Sleep(15 * time.Second)
+		if err := <-start(v, read(512)); !errors.Is(err, ErrNoPath) {
+			t.Fatalf("a read after the wait for a path: %v", err)
+		}
+		pending(t, "the write, whose path is not fenced", w)
+		a.restore() // and does not serve the volume
+		time.Sleep(time.Second)
+		select {
+		case err := <-w:
+			if !errors.Is(err, ErrNoPath) {
+				t.Error(err)
+			}
+		default:
+			t.Error("the write waits for ever")
+		}
+	})
+}

@@ -334,18 +334,40 @@ func (o *offering) carried() (all []string) {
 // errHandingOver is the answer to administrators meanwhile.
 var errHandingOver = errors.New("another process is taking this one's place; ask again in a moment")
 
-// change is for whoever changes what is served: not while it is handed over.
-func (a *app) change() (end func(), err error) {
+// change is for whoever changes what is served: not while it is handed over, and in a process
+// that has taken over not before it has everything.
+func (a *app) change(ctx context.Context) (end func(), err error) {
+	if err := a.waitOpened(ctx); err != nil {
+		return nil, err
+	}
 	if !a.changes.TryRLock() {
 		return nil, errHandingOver
 	}
 	return a.changes.RUnlock, nil
 }
 
+// waitOpened waits until this process has opened what the one before it has not handed over.
+func (a *app) waitOpened(ctx context.Context) error {
+	if a.opened == nil {
+		return nil
+	}
+	select {
+	case <-a.opened:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("what was not handed over to this process is still being opened: %w", ctx.Err())
+	}
+}
+
 // stopChanges waits until nobody changes what is served any more; a.changes is locked then.
 func (a *app) stopChanges(patience time.Duration) error {
-	for deadline := time.Now().Add(patience); !a.changes.TryLock(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if err := a.waitOpened(ctx); err != nil {
+		return err
+	}
+	for ; !a.changes.TryLock(); time.Sleep(time.Millisecond) {
+		if ctx.Err() != nil {
 			return errors.New("a request of an administrator is under way; try again when it has ended")
 		}
 	}

@@ -161,6 +161,7 @@ type app struct {
 	taken    *target.TakenOver // set before services run; nil: from nobody
 
 	changes  sync.RWMutex   // held for reading by whoever changes what is served, for writing while that is handed over
+	opened   chan struct{}  // set before services run, closed when a takeover is complete; nil: nobody's place was taken
 	services sync.WaitGroup // admin socket and metrics
 }
 
@@ -248,7 +249,7 @@ func serve(ctx context.Context, f *serveFlags, out, logTo io.Writer) error {
 		return err
 	}
 	a.services.Go(func() { a.watch(bg) })
-	a.services.Go(func() { a.reg.TakeSnapshots(bg, a.change) })
+	a.services.Go(func() { a.reg.TakeSnapshots(bg, func() (func(), error) { return a.change(bg) }) })
 	defer systemd.Notify(systemd.Stopping) //nolint:errcheck // systemd sees the end in any case
 	go a.reloadOn(bg, hup)
 	go g.upgradeOn(bg, usr2)
@@ -286,7 +287,7 @@ func (a *app) openVolumes(taken *taking) error {
 		return err
 	}
 	taken.tell(a)
-	a.changes.Lock()
+	a.opened = make(chan struct{})
 	go taken.finish(a)
 	return nil
 }

@@ -287,11 +287,10 @@ func (t *taking) adopt(a *app) {
 	}
 }
 
-// finish opens, when the old process has ended, what it had not handed over. Until it
-// returns nobody else may change what is served.
+// finish opens, when the old process has ended, what it had not handed over.
 func (t *taking) finish(a *app) {
 	defer t.Close()
-	defer a.changes.Unlock()
+	defer close(a.opened)
 	if err := t.Gone(readyPatience); err != nil {
 		a.log.Error("what was not handed over may not be there", zap.Error(err))
 	}

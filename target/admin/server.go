@@ -95,7 +95,7 @@ type Backend struct {
 	Log *zap.Logger
 	// Change is asked before anything but a question is answered; end is called when it has
 	// been. nil: there is nothing to ask.
-	Change func() (end func(), err error)
+	Change func(ctx context.Context) (end func(), err error)
 	// Upgrade starts a process that takes this one's place, which ends once Upgraded.Over has
 	// been called.
 	Upgrade func(ctx context.Context, q UpgradeRequest) (Upgraded, error)
@@ -256,7 +256,7 @@ func Handler(b Backend) http.Handler {
 	b.handleTrace(all)
 	all.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodGet && b.Change != nil {
-			end, err := b.Change()
+			end, err := b.Change(r.Context())
 			if err != nil {
 				done(w, err)
 				return

@@ -30,7 +30,8 @@ func (o *outbox) take() (*request, []func()) {
 	return done, later
 }
 
-// runLater does what outbox.take has returned, without the lock.
+// runLater does what outbox.take has returned, without the lock. Each request is told of by itself,
+// while its memory is at hand: one call for all that have ended together gains nothing (ADR 189).
 func runLater(done *request, later []func()) {
 	for done != nil {
 		r := done

@@ -155,19 +155,28 @@ func (c *conn) unreadLocked() (all [][]byte, replay int) {
 			all = append(all, s.buf[:s.in.n])
 		}
 	}
-	if in := &c.now.in; c.now.within {
-		all = append(all, in.bytes())
+	if in := c.now.in; c.now.within {
+		var come []byte
 		if in.cmd == CmdWrite {
-			come := int(in.n) - c.rd.left
-			if c.now.slot != nil {
-				all = append(all, c.now.slot.buf[:come])
-			} else {
-				all = append(all, make([]byte, come)) // of one that is refused
+			switch n := int(in.n) - c.rd.left; {
+			case c.now.slot != nil:
+				come = c.now.slot.buf[:n]
+			case n > 0:
+				// It is being refused, and what has come of its payload is gone: it must not be carried out
+				// by a process that finds the volume grown, or has the memory.
+				come = make([]byte, n)
+				if c.now.errno == errNoSpace || c.now.errno == errNoMem {
+					in.off = beyond
+				}
 			}
 		}
+		all = append(all, in.bytes(), come)
 	}
 	return append(all, c.rd.buf[c.rd.r:c.rd.w], c.rd.ahead), replay
 }
+
+// beyond is an offset that no volume reaches.
+const beyond = 1 << 63
 
 // unsentLocked returns what has not left of the replies.
 func (c *conn) unsentLocked() (all [][]byte) {

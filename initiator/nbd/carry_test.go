@@ -132,6 +132,35 @@ func TestCarriedAtEveryByte(t *testing.T) {
 	}
 }
 
+// A write behind the end that has come in part is refused, also where the next process finds that the
+// volume has grown: what had come of its data is gone.
+func TestCarriedRefusedAndGrown(t *testing.T) {
+	la, lb := newMemLUN(t, 1<<20), newMemLUN(t, 2<<20)
+	a, path := serveLUN(t, la)
+	b, _ := serveLUN(t, lb)
+	c := connected(t, a, path)
+	data := bytes.Repeat([]byte{0x5a}, 1024)
+	c.write(bytes.Join([][]byte{
+		requestBytes(0, CmdRead, 1, 0, 512),
+		requestBytes(0, CmdWrite, 2, 1<<20, 1024), data[:512],
+	}, nil))
+	c.recv(0) // the read ahead has brought the rest as well, and it is looked at, as a rule
+	rested(t, a)
+	over(t, a, b)
+	c.write(data[512:])
+	want := make([]byte, 1024)
+	switch r := c.recv(0); r.errno {
+	case errNoSpace:
+	case 0: // nobody had looked at it
+		want = data
+	default:
+		t.Fatalf("%+v", r)
+	}
+	if !bytes.Equal(lb.content()[1<<20:][:1024], want) {
+		t.Fatal("the volume has neither what was written nor what was there")
+	}
+}
+
 // A write of 1 MiB goes straight into its place; its client may stop in the middle of that.
 func TestCarriedInALongWrite(t *testing.T) {
 	l := newMemLUN(t, 4<<20)

@@ -170,8 +170,8 @@ func (c *conn) wakeLocked() {
 	}
 }
 
-// acquire takes a slot and, for n > 0, a buffer, waiting for both. What has
-// been parsed is submitted before it waits.
+// acquire takes a slot and, for n > 0, a buffer, waiting for both; with an error there is
+// neither. What has been parsed is submitted before it waits.
 func (c *conn) acquire(n int) (*slot, error) {
 	for {
 		c.mu.Lock()
@@ -182,11 +182,15 @@ func (c *conn) acquire(n int) (*slot, error) {
 				return s, nil
 			}
 			b, err := c.pool.get(n)
-			if b != nil || err != nil {
+			if err != nil {
+				c.mu.Unlock()
+				return nil, err
+			}
+			if b != nil {
 				c.idle = s.next
 				c.mu.Unlock()
 				s.buf = b
-				return s, err
+				return s, nil
 			}
 		}
 		c.waiting = true

@@ -68,10 +68,7 @@ func (c *conn) request(in request) error {
 		c.gather() // before waiting for the rest of it
 	}
 	if errno != 0 {
-		if err := c.rd.skip(payload); err != nil {
-			return err
-		}
-		return c.refuse(in, errno)
+		return c.drop(in, payload, errno)
 	}
 	buffer := payload
 	if in.cmd == CmdRead {
@@ -82,13 +79,7 @@ func (c *conn) request(in request) error {
 	}
 	s, err := c.acquire(buffer)
 	if err != nil {
-		if err := c.rd.skip(payload); err != nil {
-			return err
-		}
-		s.in = in
-		s.fail(errNoMem)
-		c.answer(s)
-		return nil
+		return c.drop(in, payload, errNoMem)
 	}
 	s.in, s.again = in, false
 	if payload > 0 {
@@ -155,6 +146,15 @@ func (c *conn) check(in *request) uint32 {
 		return errInval
 	}
 	return 0
+}
+
+// drop refuses a request that payload bytes come with.
+func (c *conn) drop(in request, payload int, errno uint32) error {
+	c.now.errno = errno
+	if err := c.rd.skip(payload); err != nil {
+		return err
+	}
+	return c.refuse(in, errno)
 }
 
 // refuse answers a request that never started.

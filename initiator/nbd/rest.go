@@ -22,6 +22,8 @@ type current struct {
 	in     request
 	within bool  // the goroutine is within a request: in holds
 	slot   *slot // for in; nil: it has none yet, or the request is being refused
+	// errno is with what the request is being refused; 0: it is not. What comes of its payload then is dropped.
+	errno uint32
 }
 
 // passed is a deadline that ends waiting at once.

@@ -52,7 +52,7 @@ func (l *listeners) take(srv *target.Server, cfg *config.Config, s systemd.Socke
 			return fmt.Errorf("%s is not admin.socket of the configuration, %q", a.Name, cfg.Admin.Socket)
 		}
 		ln.(*net.UnixListener).SetUnlinkOnClose(false) // the name is the manager's
-		l.admin = handover.Pausable(ln)
+		l.admin, l.kept = handover.Pausable(ln), true
 		return nil
 	case *net.TCPAddr:
 		if l.metrics == nil && cfg.Admin.Metrics != "" && (s.Name == metricsSocket || sameAddress(cfg.Admin.Metrics, a)) {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"net"
 	"os"
 	"path/filepath"
@@ -9,6 +10,8 @@ import (
 	"testing"
 
 	"softiser/internal/await"
+	"softiser/internal/loopback"
+	"softiser/target/admin"
 )
 
 // activated starts serve as a service manager does, with sockets from descriptor 3 on.
@@ -100,5 +103,30 @@ func TestSocketsOfNoUse(t *testing.T) {
 		if code := wait(); code == 0 || !strings.Contains(out.String(), want) || !strings.Contains(out.String(), "socket 3 (x)") {
 			t.Errorf("ends with %d, without %q\n%s", code, want, out)
 		}
+	}
+}
+
+// The name of an admin socket that the manager has opened stays also when the process ends that has
+// taken the place of the one that was given it.
+func TestSocketActivationUpgraded(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "s")
+	adminFile, _ := listening(t, "unix", socket)
+	out, wait, _ := activated(t, []*os.File{adminFile}, "admin",
+		"--listen", loopback.FreeAddr(t), "--socket", socket, "--export", "ram=memory,size=1MiB", "--drain", "10ms")
+	await.True(t, "it serves", func() bool { return strings.Contains(out.String(), "serves on") })
+	code, said := command(t, "upgrade", "--socket", socket, "--json")
+	var u admin.Upgraded
+	if err := json.Unmarshal([]byte(said), &u); code != 0 || err != nil {
+		t.Fatalf("upgrade ends with %d (%v): %s\n%s", code, err, said, out)
+	}
+	if err := syscall.Kill(u.New, syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if code := wait(); code != 0 { // of the old process, whose output the new one has until it ends
+		t.Errorf("ends with %d\n%s", code, out)
+	}
+	await.True(t, "the new process ends", func() bool { return gone(u.New) })
+	if _, err := os.Stat(socket); err != nil {
+		t.Errorf("the manager's socket has gone: %v", err)
 	}
 }

@@ -34,6 +34,7 @@ type handedOver struct {
 	PID     int              `json:"pid"`
 	Portals []handedListener `json:"portals"`
 	Admin   int              `json:"admin"`
+	Kept    bool             `json:"admin_kept,omitempty"` // see listeners
 	Metrics *handedListener  `json:"metrics,omitempty"`
 	Volumes []handedVolume   `json:"volumes"`
 	Groups  []lvm.Handed     `json:"groups,omitempty"` // of logical volumes; since version 5
@@ -247,7 +248,7 @@ func (g *giving) collect(ctx context.Context, o *offering) error {
 	if err != nil {
 		return err
 	}
-	o.state.Admin = o.Add(fd)
+	o.state.Admin, o.state.Kept = o.Add(fd), g.ls.kept
 	if g.ls.metrics != nil {
 		if fd, err = g.ls.metrics.Dup(); err != nil {
 			return err

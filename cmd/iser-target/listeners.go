@@ -12,7 +12,10 @@ import (
 
 // listeners are what a start needs of the host. They are taken before any volume is
 // touched, so that a port that somebody else has leaves no new file behind.
-type listeners struct{ admin, metrics *handover.Listener }
+type listeners struct {
+	admin, metrics *handover.Listener
+	kept           bool // the name of the admin socket is the service manager's, and stays
+}
 
 // open takes what the service manager has opened, and opens the rest.
 func (l *listeners) open(srv *target.Server, cfg *config.Config) (err error) {

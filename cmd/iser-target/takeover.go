@@ -219,6 +219,9 @@ func (l *listeners) adopt(a *app, t *taking, cfg *config.Config) (err error) {
 	if l.admin, err = t.listener(t.state.Admin); err != nil {
 		return fmt.Errorf("admin socket: %w", err)
 	}
+	if l.kept = t.state.Kept; !l.kept {
+		l.admin.Owned()
+	}
 	switch m := t.state.Metrics; {
 	case cfg.Admin.Metrics == "":
 	case m != nil && m.Listen == cfg.Admin.Metrics:
@@ -239,9 +242,6 @@ func (t *taking) listener(file int) (*handover.Listener, error) {
 	ln, err := net.FileListener(f)
 	if err != nil {
 		return nil, err
-	}
-	if u, ok := ln.(*net.UnixListener); ok {
-		u.SetUnlinkOnClose(true) // the name is this process's to remove
 	}
 	return handover.Pausable(ln), nil
 }

@@ -4,13 +4,16 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"reflect"
 	"strings"
 	"testing"
 	"time"
 
 	"softiser/internal/iscsi"
+	"softiser/internal/iscsitcp"
 	"softiser/internal/iser"
+	"softiser/internal/loopback"
 	"softiser/internal/spc"
 	"softiser/target/portal"
 	"softiser/target/scsi"
@@ -422,4 +425,27 @@ func FuzzCarried(f *testing.F) {
 			t.Error("there is no portal")
 		}
 	})
+}
+
+// TestParkWhileChanging: a login over a stream that turns into RDMA may end at the moment at which
+// sessions are brought to rest.
+func TestParkWhileChanging(t *testing.T) {
+	nc, peer := loopback.Pair(t) // which never answers the MPA Request
+	defer peer.Close()
+	u, err := initiatorDevice().Upgrade(nc, iscsi.RoleInitiator, iscsitcp.Config{}, iser.ConnConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &mover{t: t, in: make(chan *iscsi.PDU, 1), ended: make(chan error, 1)}
+	u.Start(m)
+	u.NoticeKeyValues(&iscsi.Params{RDMAExtensions: true})
+	if err := u.Enable(); err != nil {
+		t.Fatal(err)
+	}
+	c := &conn{dm: u}
+	if c.park(func() bool { return true }, func() {}) {
+		t.Error("it is parked")
+	}
+	u.Terminate(errors.New("the test is over"))
+	<-m.ended
 }

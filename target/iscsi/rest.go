@@ -76,7 +76,7 @@ func (s *session) rest(ctx context.Context) {
 	conns := append([]*conn(nil), s.conns.members.conns...)
 	s.mu.Unlock()
 	for _, c := range conns {
-		if !c.parkable().Park(s.owesNothing, r.look) {
+		if !c.park(s.owesNothing, r.look) {
 			s.resume(errStaysConn)
 			return
 		}
@@ -101,6 +101,13 @@ func (s *session) rest(ctx context.Context) {
 
 // parkable is the connection's datamover as one that can be parked; nil: it cannot at the moment.
 func (c *conn) parkable() iser.Parkable { return iser.ParkableOf(c.dm) }
+
+// park parks the connection, as iser.Parkable does. One over a stream that has begun to turn into RDMA
+// since it was looked at cannot be.
+func (c *conn) park(may func() bool, changed func()) bool {
+	dm := c.parkable()
+	return dm != nil && dm.Park(may, changed)
+}
 
 // staysLocked says why the session cannot be carried, whatever it does. The caller holds
 // s.mu.

@@ -3,6 +3,7 @@ package initiator
 import (
 	"context"
 	"errors"
+	"io"
 	"slices"
 	"strings"
 	"testing"
@@ -93,6 +94,23 @@ func TestDialTimeout(t *testing.T) {
 		time.AfterFunc(time.Second, cancel)
 		if _, err := Dial(ctx, cfg); !errors.Is(err, context.Canceled) {
 			t.Fatal(err)
+		}
+	})
+}
+
+// A port that closes the connection without a word may be somebody else's.
+func TestDialClosed(t *testing.T) {
+	bubble(t, func(t *testing.T, ft *fakeTarget) {
+		cfg := ft.config()
+		cfg.dial = func(ctx context.Context, c *Config, addr string) (iscsi.Datamover, error) {
+			dm, err := ft.dial(ctx, c, addr)
+			d := dm.(*fakeDM)
+			d.login, d.mute = nil, true
+			time.AfterFunc(time.Second, func() { d.cut(io.EOF) })
+			return d, err
+		}
+		if _, err := Dial(context.Background(), cfg); !errors.Is(err, io.EOF) || !strings.Contains(err.Error(), "does it speak iSCSI there") {
+			t.Error(err)
 		}
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"slices"
 	"sync"
@@ -28,6 +29,7 @@ type login struct {
 
 	transport string // the datamover in words
 	over      bool   // full feature phase; of the receive goroutine
+	heard     bool   // something has been answered; of the receive goroutine
 
 	once sync.Once
 	done chan struct{} // closed when err is final
@@ -42,12 +44,18 @@ func (l *login) finish(err error) {
 	})
 }
 
-// fail ends a login that is still running.
-func (l *login) fail(err error) { l.finish(fmt.Errorf("connection lost during login: %w", err)) }
+// fail ends a login that is still running. It is called on the receive goroutine.
+func (l *login) fail(err error) {
+	if errors.Is(err, io.EOF) && !l.heard {
+		err = fmt.Errorf("%w: the other end closed it without an answer; does it speak iSCSI there, and to this address?", err)
+	}
+	l.finish(fmt.Errorf("connection lost during login: %w", err))
+}
 
 // notify takes one PDU of the login.
 func (l *login) notify(c *conn, p *iscsi.PDU) {
 	defer p.Release()
+	l.heard = true
 	var req iscsi.PDU
 	over, err := l.machine.Next(p, &req)
 	switch {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -208,6 +209,18 @@ func TestStartupTimeouts(t *testing.T) {
 						t.Errorf("after %v: %v", took, err)
 					}
 				})
+			})
+		}
+		if name == "client" {
+			t.Run(name+"/closed", func(t *testing.T) {
+				here, there := net.Pipe()
+				go func() {
+					_, _ = io.ReadFull(there, make([]byte, 24))
+					there.Close()
+				}()
+				if err := f(here, context.Background()); !errors.Is(err, io.EOF) || !strings.Contains(err.Error(), "does it speak iWARP there?") {
+					t.Error(err)
+				}
 			})
 		}
 		t.Run(name+"/canceled", func(t *testing.T) {

@@ -3,6 +3,7 @@ package iscsitcp
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"strings"
@@ -591,3 +592,21 @@ func (r *releaser) ControlNotify(p *iscsi.PDU)           { p.Release() }
 func (r *releaser) DataCompletionNotify(*iscsi.Transfer) {}
 func (r *releaser) ConnectionTerminateNotify(error)      { close(r.end) }
 func (r *releaser) Sequence() iscsi.Sequence             { return iscsi.Sequence{} }
+
+// A port that is somebody else's is recognised by its first words, however few they are.
+func TestStranger(t *testing.T) {
+	for name, says := range map[string]string{
+		"SSH":   "SSH-2.0-OpenSSH_9.2p1\r\n",
+		"HTTP":  "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\n\r\n400 Bad Request",
+		"TLS":   "\x15\x03\x01\x00\x02\x02\x46",
+		"MySQL": "J\x00\x00\x00\n8.0.36",
+	} {
+		r := loginPeer(t, iscsi.RoleInitiator, Config{})
+		r.c.Start(r.up)
+		r.send([]byte(says)) // and keeps the connection
+		err := r.up.End(t)
+		if pe, ok := errors.AsType[*iscsi.ProtocolError](err); !ok || !strings.Contains(pe.Error(), fmt.Sprintf("does not speak iSCSI: it begins with %q", says[:min(len(says), strangerBytes)])) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

@@ -30,7 +30,11 @@ type receiver struct {
 
 func (r *receiver) init(c *Conn) {
 	r.c = c
-	r.Init(c.sk, r, iscsi.BHSLen, iscsi.BHSLen, pdustream.ReadAhead)
+	first := iscsi.BHSLen
+	if c.role == iscsi.RoleInitiator {
+		first = 1 // see stranger
+	}
+	r.Init(c.sk, r, iscsi.BHSLen, first, pdustream.ReadAhead)
 	if c.role == iscsi.RoleInitiator {
 		r.Foresee(foresight{c})
 	}

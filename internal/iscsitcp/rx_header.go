@@ -12,6 +12,9 @@ import (
 // Begin implements pdustream.Parser: it looks at the BHS, unless the peer has to read
 // before it is read from.
 func (r *receiver) Begin(b []byte) (int, error) {
+	if len(b) < iscsi.BHSLen {
+		return 0, r.stranger(iscsi.Opcode(b[0]))
+	}
 	c := r.c
 	r.bhs = iscsi.BHS(b)
 	op := r.bhs.Opcode()
@@ -41,6 +44,24 @@ func (r *receiver) Begin(b []byte) (int, error) {
 		return n, nil // lengths are looked at once their digest is known to be good; see Header
 	}
 	return n, r.lengths()
+}
+
+// strangerBytes is how much is repeated of what no target would say.
+const strangerBytes = 32
+
+// stranger is an error when the first byte that an initiator receives is none of a target, which
+// answers a Login Request with a Login Response or a Reject. What somebody else says may be
+// shorter than a BHS, and whoever waited for the rest of one would wait in vain.
+func (r *receiver) stranger(first iscsi.Opcode) error {
+	c := r.c
+	c.mu.Lock()
+	enabled := c.enabled // a connection that another process has brought so far
+	c.mu.Unlock()
+	if enabled || first == iscsi.OpLoginResponse || first == iscsi.OpReject {
+		return nil
+	}
+	b := r.Unread()
+	return protocolError("the other end does not speak iSCSI: it begins with %q", b[:min(len(b), strangerBytes)])
 }
 
 // lengths compares every length with what was negotiated, before anything is allocated or

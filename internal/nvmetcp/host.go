@@ -151,7 +151,7 @@ func initialise(ctx context.Context, nc net.Conn, cfg *HostConfig) (ICResp, erro
 	b := (&ICReq{HPDA: cfg.HPDA, Digests: cfg.Digests}).AppendTo(nil)
 	_, err := nc.Write(b)
 	if err == nil {
-		_, err = io.ReadFull(nc, b)
+		err = readICResp(nc, b)
 	}
 	if !stop() && err != nil {
 		err = context.Cause(ctx)
@@ -171,6 +171,39 @@ func initialise(ctx context.Context, nc net.Conn, cfg *HostConfig) (ICResp, erro
 	}
 	return r, nil
 }
+
+// readICResp reads what answers an ICReq, into b, which has the length of an ICResp. Whoever says
+// something else is not waited for: it may be shorter.
+func readICResp(nc io.Reader, b []byte) error {
+	n, err := io.ReadAtLeast(nc, b, 1)
+	if err != nil {
+		return err
+	}
+	t := Type(b[0])
+	if t != TypeICResp && t != TypeC2HTermReq {
+		return fmt.Errorf("the other end does not speak NVMe/TCP: it begins with %q", b[:min(n, strangerBytes)])
+	}
+	size := len(b)
+	if t == TypeC2HTermReq {
+		size = TermLen // the rest repeats what we have sent
+	}
+	if n < size {
+		if _, err = io.ReadFull(nc, b[n:size]); err != nil {
+			return err
+		}
+	}
+	if t == TypeICResp {
+		return nil
+	}
+	q, err := ParseTermReq(b[:size])
+	if err == nil {
+		err = fmt.Errorf("the controller does not take it: %s", q.FES)
+	}
+	return err
+}
+
+// strangerBytes is how much is repeated of what no controller would say.
+const strangerBytes = 32
 
 // Start implements nvme.HostTransport.
 func (h *Host) Start(u nvme.HostUpper) {

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -569,6 +570,18 @@ func TestHostInitialisation(t *testing.T) {
 		if h, err := NewHost(t.Context(), client, HostConfig{}, nvme.HostQueue{Entries: 1}); err == nil {
 			t.Errorf("%s: a connection", name)
 			h.Terminate(errors.New("enough"))
+		}
+		server.Close()
+	}
+	// Nobody waits for the rest of an ICResp of somebody who has begun something else, and keeps the connection.
+	for answer, want := range map[string]string{
+		"SSH-2.0-OpenSSH_9.2p1\r\n": `does not speak NVMe/TCP: it begins with "SSH-2.0-OpenSSH_9.2p1\r\n"`,
+		string((&TermReq{FES: FESUnsupported}).AppendTo(nil, TypeC2HTermReq)): FESUnsupported.String(),
+	} {
+		client, server := loopback.Pair(t)
+		server.Write([]byte(answer))
+		if _, err := NewHost(t.Context(), client, HostConfig{}, nvme.HostQueue{Entries: 1}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v", answer, err)
 		}
 		server.Close()
 	}

@@ -31,7 +31,8 @@ const (
 // Parser is what a protocol knows of the PDUs that come. The receive goroutine calls it.
 type Parser interface {
 	// Begin looks at the first bytes of a PDU, as many as Receiver.Init was told, and
-	// returns how long all is that comes before the data.
+	// returns how long all is that comes before the data. 0, for the first PDU if it was to see
+	// fewer bytes of that than of others: it wants to see as many of it as well.
 	Begin(b []byte) (n int, err error)
 	// Header reads that. It says by Receiver.Body what follows, and by Receiver.Aim where
 	// it goes; without Aim the data is dropped.
@@ -330,6 +331,10 @@ func (r *Receiver) parse() error {
 			n, err := r.p.Begin(r.buf[r.r : r.r+r.need])
 			if err != nil {
 				return err
+			}
+			if n == 0 {
+				r.need = r.start
+				continue
 			}
 			r.phase, r.need = inHeader, n
 		case inHeader:

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"softiser/initiator/internal/pause"
+	"softiser/rdma"
 )
 
 // How long a port may be silent before it is asked, and again when it has answered that. The
@@ -65,7 +66,10 @@ func Connect[T any](ctx context.Context, d Doubt, connect func(context.Context) 
 	case ctx.Err() != nil || errors.As(err, &op) && op.Op == "dial":
 	case errors.Is(err, syscall.EADDRINUSE) || errors.Is(err, syscall.EADDRNOTAVAIL): // on our side
 	case d.answers(ctx):
-		err = d.Wrong(err)
+		return c, d.Wrong(err)
+	}
+	if errors.Is(err, rdma.ErrTimeout) {
+		err = fmt.Errorf("%w%s", err, unanswered)
 	}
 	return c, err
 }
@@ -82,13 +86,16 @@ func (d Doubt) answers(ctx context.Context) bool {
 // a deadline that was exceeded. what has not come to be, such as "no login".
 func Silent(what string, within time.Duration) error { return &silence{what, within} }
 
+// unanswered is what to look at when nothing has come.
+const unanswered = ": the network, or what has this port, does not answer; is it the target's address and port?"
+
 type silence struct {
 	what   string
 	within time.Duration
 }
 
 func (e *silence) Error() string {
-	return fmt.Sprintf("%s within %v: the network, or what has this port, does not answer; is it the target's address and port?", e.what, e.within)
+	return fmt.Sprintf("%s within %v%s", e.what, e.within, unanswered)
 }
 
 func (e *silence) Unwrap() error { return context.DeadlineExceeded }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"softiser/initiator/internal/pause"
+	"softiser/rdma"
 )
 
 var errNotThis = errors.New("it speaks the other one")
@@ -36,6 +37,17 @@ func TestSilent(t *testing.T) {
 	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "no login within 30s") || !strings.Contains(err.Error(), "port?") {
 		t.Error(err)
 	}
+}
+
+// So it is of a port that does not answer in RDMA, where the time-out is that of the start-up.
+func TestSilentRDMA(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := Doubt{Speaks: func(context.Context) bool { return false }}
+		_, err := Connect(t.Context(), d, func(context.Context) (int, error) { return 0, rdma.ErrTimeout })
+		if !errors.Is(err, rdma.ErrTimeout) || !strings.Contains(err.Error(), "port?") {
+			t.Error(err)
+		}
+	})
 }
 
 // A silent port is given up soon after it has answered in the other transport, and only

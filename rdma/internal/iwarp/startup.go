@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"time"
 
@@ -71,7 +72,11 @@ func (qp *QP) Connect(ctx context.Context, nc net.Conn, p *Params) error {
 		if _, err := nc.Write(req.Append(nil)); err != nil {
 			return err
 		}
-		return mpa.ReadFrame(nc, &rep, true)
+		err := mpa.ReadFrame(nc, &rep, true)
+		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+			err = fmt.Errorf("%w: the other end closed it; does it speak iWARP there?", err)
+		}
+		return err
 	})
 	if err != nil {
 		return fmt.Errorf("rdma: MPA start-up with %v: %w", nc.RemoteAddr(), err)

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"softiser/blockdev"
 	"softiser/blockdev/faulty"
 	"softiser/internal/await"
 	"softiser/internal/nvme"
@@ -245,6 +246,54 @@ func TestReset(t *testing.T) {
 	}
 	if err := q.write(0, pattern(4096, 1)); err != nil {
 		t.Error(err)
+	}
+}
+
+// A reset leaves no Asynchronous Event Request behind: there is room for new ones afterwards, and an event
+// whose log page was not read before is told again.
+func TestResetAbortsEventRequests(t *testing.T) {
+	r := open(t, nil)
+	h := r.attach(hostNQN, 10, 1)
+	var s nvme.SQE
+	s.NewSetFeatures(nvme.FeatureAsyncEvents, 0, nvme.NoticeNamespace)
+	if _, err := h.do(s, nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	var aer nvme.SQE
+	aer.Init(nvme.AdminAsyncEvent, 0)
+	told := h.start(aer, nil, nil)
+	if err := r.vol.(blockdev.Resizer).Resize(32 << 20); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.result(told); err != nil {
+		t.Fatal(err)
+	}
+	old := []*command{h.start(aer, nil, nil), h.start(aer, nil, nil), h.start(aer, nil, nil), h.start(aer, nil, nil)}
+	s.NewPropertySet(nvme.PropCC, uint64(nvme.NewConfig(nvme.CommandSetAll, false)))
+	if _, err := h.do(s, nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range old { // answered before the reset was
+		select {
+		case <-c.done:
+		default:
+			t.Fatal("a request of before the reset waits")
+		}
+		if e, err := h.result(c); err != nil || e.Status()&^nvme.DoNotRetry != nvme.AbortRequested {
+			t.Errorf("a request of before the reset: %v, %v", e, err)
+		}
+	}
+	h.enable()
+	s.NewSetFeatures(nvme.FeatureAsyncEvents, 0, nvme.NoticeNamespace)
+	if _, err := h.do(s, nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	told = h.start(aer, nil, nil)
+	if err := r.vol.(blockdev.Resizer).Resize(48 << 20); err != nil {
+		t.Fatal(err)
+	}
+	if e, err := h.result(told); err != nil || nvme.Event(e.DW0()) != nvme.EventNamespaceChanged {
+		t.Errorf("after the reset: %v, %v", e, err)
 	}
 }
 

@@ -277,6 +277,7 @@ func (c *controller) setConfig(v nvme.Config) {
 	old := c.config
 	c.config = v
 	var io []*queue
+	reset := false
 	switch {
 	case v.Shutdown() != nvme.ShutdownNone && old.Shutdown() == nvme.ShutdownNone:
 		c.status = c.status&^nvme.StatusReady | nvme.StatusShutdownComplete
@@ -288,7 +289,7 @@ func (c *controller) setConfig(v nvme.Config) {
 		}
 		c.setKeepAliveLocked(c.keepAlive)
 	case !v.Enabled() && old.Enabled():
-		c.status = 0
+		c.status, reset = 0, true
 		for id, q := range c.queues {
 			if id != 0 {
 				io = append(io, q)
@@ -305,6 +306,9 @@ func (c *controller) setConfig(v nvme.Config) {
 	if len(io) > 0 {
 		cut(io, errReset)
 		c.abortAll()
+	}
+	if reset {
+		c.events.reset()
 	}
 }
 

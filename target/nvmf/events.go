@@ -173,6 +173,18 @@ func (e *events) close() {
 	}
 }
 
+// reset aborts the requests that wait: a reset of the controller leaves no command behind. An event whose
+// log page has not been read is not held back any more. The admin queue is transmitted by whoever resets.
+func (e *events) reset() {
+	e.mu.Lock()
+	l := e.requests
+	e.requests, e.told = nil, [eventKinds]bool{}
+	e.mu.Unlock()
+	for _, r := range l {
+		r.end(nvme.AbortRequested)
+	}
+}
+
 // namespaceChanged reports that a namespace is another one than before: there, gone, or
 // of another size.
 func (e *events) namespaceChanged(id uint32) {

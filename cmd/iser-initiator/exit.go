@@ -65,7 +65,9 @@ func usage(format string, args ...any) error {
 
 // advice is what to do about a connection that nobody took.
 func advice(err error) string {
-	if !errors.Is(err, syscall.ECONNREFUSED) {
+	var wrong *initiator.WrongProtocolError
+	var other *nvmf.WrongTransportError
+	if !errors.Is(err, syscall.ECONNREFUSED) || errors.As(err, &wrong) || errors.As(err, &other) { // which say what there is instead
 		return ""
 	}
 	const refused = "; nothing listens there: is the server running, at this address and port?"

@@ -19,6 +19,7 @@ import (
 	"softiser/blockdev/mem"
 	"softiser/initiator"
 	"softiser/initiator/blockio"
+	"softiser/initiator/nvmf"
 	"softiser/internal/iscsi"
 	"softiser/internal/leaktest"
 	"softiser/rdma"
@@ -391,6 +392,18 @@ func TestRefusedAdvice(t *testing.T) {
 		got := advice(err)
 		if !strings.Contains(got, "nothing listens there") || want == "" && strings.Contains(got, "NVMe") || !strings.Contains(got, want) {
 			t.Errorf("%d: %q", port, got)
+		}
+	}
+}
+
+// Where something else answers at the port, that is what there is to say.
+func TestNoAdviceAtWrongPort(t *testing.T) {
+	for _, err := range []error{
+		&initiator.WrongProtocolError{Address: "127.0.0.1:3260", RoCE: true, Err: syscall.ECONNREFUSED},
+		&nvmf.WrongTransportError{Address: "127.0.0.1:3260", Asked: nvmf.TransportRoCE, Err: syscall.ECONNREFUSED},
+	} {
+		if got := advice(err); got != "" {
+			t.Errorf("%v%s", err, got)
 		}
 	}
 }

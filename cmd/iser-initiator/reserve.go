@@ -47,8 +47,6 @@ func reserveCommand() *cobra.Command {
   iser-initiator reserve register iser://127.0.0.1/iqn.2026-11.softiser:demo/0 --isid 80a1b2c30000 --new-key 0xabc
   iser-initiator reserve acquire  iser://127.0.0.1/iqn.2026-11.softiser:demo/0 --isid 80a1b2c30000 --key 0xabc --type write-exclusive
   iser-initiator reserve preempt  nvme+tcp://127.0.0.1:3260/nqn.2026-11.softiser:demo/1 --key 0xdef --victim 0xabc --type exclusive-access --abort`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(reportCommand())
 	for i := range reserveActions {

@@ -92,6 +92,7 @@ func TestReserveRefused(t *testing.T) {
 		want string
 		args []string
 	}{
+		{"is not a command of iser-initiator reserve; iser-initiator reserve --help lists them", []string{lun}},
 		{"--isid is wanted", []string{"register", lun, "--new-key=1"}},
 		{"--nr-sessions 2: each session", []string{"register", lun, "--new-key=1", "--isid=80a1b2c30000", "--nr-sessions=2"}},
 		{"through one path", []string{"register", lun + "," + lun, "--new-key=1", "--isid=80a1b2c30000"}},

@@ -129,6 +129,51 @@ func TestCommitFails(t *testing.T) {
 	}
 }
 
+// TestSuperblockThatWasNotFlushed: a pool that is opened again after the flush of its superblock has
+// failed, or after its process was killed before it, does not give out blocks that the superblock on
+// the disk still uses.
+func TestSuperblockThatWasNotFlushed(t *testing.T) {
+	for name, forget := range map[string]bool{"failed": true, "killed": false} {
+		for seed := range uint64(16) {
+			_, d, meta, data := hookPool(t, 2, nil)
+			writeTo(t, d, 0, 1)
+			must(t, d.Flush())
+			must(t, d.Discard(0, chunk))
+			n := 0
+			meta.flush = func() error {
+				if n++; n < 2 {
+					return nil // of the blocks
+				}
+				if forget {
+					meta.Forget()
+				}
+				return errBroken
+			}
+			if err := d.Flush(); !errors.Is(err, errBroken) || n != 2 {
+				t.Fatalf("%s: %v, %d flushes", name, err, n)
+			}
+			meta.flush = nil
+
+			p, err := Open(Config{Meta: meta, Data: data, ChunkSize: chunk, Zero: true, Discard: true, ErrorWhenFull: true})
+			must(t, err)
+			d, err = p.Device(1, 100*chunk, "t", false)
+			must(t, err)
+			writeTo(t, d, 1, 9)
+			writeTo(t, d, 2, 9)
+
+			q := afterCrash(t, meta, data, seed)
+			e, err := q.Device(1, 100*chunk, "t", false)
+			must(t, err)
+			got := make([]byte, chunk)
+			_, err = e.ReadAt(got, 0)
+			must(t, err)
+			if !bytes.Equal(got, make([]byte, chunk)) && !bytes.Equal(got, bytes.Repeat([]byte{1}, chunk)) {
+				t.Errorf("%s, seed %d: a block that was discarded, or was not, has what was written elsewhere", name, seed)
+			}
+		}
+	}
+}
+
 // TestFlushKinds: what is overwritten, discarded, erased or written before a device is
 // closed is on disk when that returns.
 func TestFlushKinds(t *testing.T) {

@@ -179,7 +179,27 @@ func (p *Pool) load(b []byte) error {
 	if err := p.data.load(s.data); err != nil {
 		return err
 	}
+	if err := p.settle(b); err != nil {
+		return err
+	}
 	return p.growLocked()
+}
+
+// settle makes the superblock b that was found durable. Whoever wrote it may have been killed before
+// he flushed it, or the flush has failed, and then only the page cache has it: the blocks that it
+// frees are still used by the superblock on the disk, which the next power cut would bring back.
+func (p *Pool) settle(b []byte) error {
+	if p.cfg.Meta.Info().ReadOnly {
+		return nil
+	}
+	_, err := p.cfg.Meta.WriteAt(b, 0) // again: after a flush that failed the kernel takes it for written
+	if err == nil {
+		err = p.cfg.Meta.Flush()
+	}
+	if err != nil {
+		return fmt.Errorf("making the superblock durable: %w", err)
+	}
+	return nil
 }
 
 // growLocked takes enlarged devices into use.

@@ -241,6 +241,14 @@ func (d *Disk) Flush() error {
 	return nil
 }
 
+// Forget is what a flush that fails leaves on Linux: the pages are taken for clean, so what was
+// written since the last flush is still read, but never gets to the disk unless it is written again.
+func (d *Disk) Forget() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.log = nil
+}
+
 // FlushRange implements blockdev.Device; it flushes everything.
 func (d *Disk) FlushRange(off, n int64) error { return d.Flush() }
 

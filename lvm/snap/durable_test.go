@@ -81,6 +81,112 @@ func TestOrder(t *testing.T) {
 	does("an invalidation", "store header", "store flush")
 }
 
+// TestListThatWasNotFlushed: a store that is opened again after the flush of its list has failed, or
+// after its process was killed before it, has on disk what it believes: otherwise the origin would be
+// written where a power cut leaves no exception, and the snapshot would change.
+func TestListThatWasNotFlushed(t *testing.T) {
+	const chunk = 4096
+	broken := errors.New("the disk is broken")
+	for name, forget := range map[string]bool{"failed": true, "killed": false} {
+		for _, first := range []int64{3, 255} { // the second fills an area
+			for seed := range uint64(16) {
+				base, d := lvmtest.New(size), &failingFlush{Disk: lvmtest.New(4 * size)}
+				_, err := base.WriteAt(bytes.Repeat([]byte{1}, size), 0)
+				must(t, err)
+				must(t, base.Flush())
+				st, err := OpenStore(d, chunk)
+				must(t, err)
+				set := NewSet(base, nil, nil)
+				set.Add("s", st, size)
+				_, err = set.Origin().WriteAt(bytes.Repeat([]byte{2}, int(first)*chunk), 0)
+				must(t, err)
+				// Of an area that is filled: the data, the next area, the list. Else: the data, the list.
+				left := 1
+				if first == 255 {
+					left = 2
+				}
+				d.flush = func() error {
+					if left--; left >= 0 {
+						return d.Disk.Flush()
+					}
+					if forget {
+						d.Forget()
+					}
+					return broken
+				}
+				if err := st.record([]pair{{uint64(first), st.next}}, func(uint64) bool { return true }); !errors.Is(err, broken) {
+					t.Fatalf("%s: %v", name, err)
+				}
+				d.flush = nil
+
+				again, err := OpenStore(d, chunk)
+				must(t, err)
+				if len(again.table) != int(first)+1 {
+					t.Fatalf("%s: %d exceptions", name, len(again.table))
+				}
+				after, err := OpenStore(d.Crash(rand.New(rand.NewPCG(seed, 1))), chunk)
+				must(t, err)
+				if len(after.table) != int(first)+1 {
+					t.Errorf("%s after %d, seed %d: %d exceptions after a power cut, the store believed in %d", name, first, seed, len(after.table), first+1)
+				}
+			}
+		}
+	}
+}
+
+// TestLossThatWasNotFlushed: a store that is opened again after the flush of the header that says it
+// is lost has failed, or after its process was killed before it, is lost after a power cut, too, or the
+// origin refuses writes.
+func TestLossThatWasNotFlushed(t *testing.T) {
+	const chunk = 4096
+	broken := errors.New("the disk is broken")
+	for name, forget := range map[string]bool{"failed": true, "killed": false} {
+		for seed := range uint64(16) {
+			d := &failingFlush{Disk: lvmtest.New(4 * size)}
+			st, err := OpenStore(d, chunk)
+			must(t, err)
+			d.flush = func() error {
+				if forget {
+					d.Forget()
+				}
+				return broken
+			}
+			if err := st.Invalidate(); !errors.Is(err, broken) {
+				t.Fatalf("%s: %v", name, err)
+			}
+
+			again, err := OpenStore(d, chunk) // the disk still fails
+			must(t, err)
+			set := NewSet(lvmtest.New(size), nil, nil)
+			set.Add("s", again, size)
+			if _, err := set.Origin().WriteAt(make([]byte, chunk), 0); !errors.Is(err, broken) {
+				t.Errorf("%s: a write to the origin of a snapshot that may not be known as lost: %v", name, err)
+			}
+			d.flush = nil
+			_, err = set.Origin().WriteAt(make([]byte, chunk), 0)
+			must(t, err)
+			after, err := OpenStore(d.Crash(rand.New(rand.NewPCG(seed, 1))), chunk)
+			must(t, err)
+			if after.valid {
+				t.Errorf("%s, seed %d: a snapshot that was lost is valid after a power cut", name, seed)
+			}
+		}
+	}
+}
+
+// failingFlush is a disk whose flushes may fail.
+type failingFlush struct {
+	*lvmtest.Disk
+	flush func() error
+}
+
+func (d *failingFlush) Flush() error {
+	if d.flush != nil {
+		return d.flush()
+	}
+	return d.Disk.Flush()
+}
+
 // TestTableBounds: exceptions that point outside of the store, or into its list, are no
 // exceptions; what lies behind the end of the list never becomes one.
 func TestTableBounds(t *testing.T) {

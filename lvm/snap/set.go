@@ -73,6 +73,10 @@ func (s *Set) Add(name string, st *Store, size int64) *Snapshot {
 	defer s.mu.Unlock()
 	n := &Snapshot{set: s, st: st, name: name, size: min(size, s.base.Info().Size)}
 	s.snaps = append(s.snaps, n)
+	if st.unmarked {
+		s.unmarked = append(s.unmarked, n)
+		s.losing.Store(true)
+	}
 	return n
 }
 

@@ -18,6 +18,9 @@ type Store struct {
 	chunks uint64
 
 	valid bool
+	// It is lost, but the header could not be made to say so when it was opened.
+	unmarked bool
+
 	table map[uint64]uint64 // old chunk → new chunk
 	next  uint64            // next free chunk
 	areas int               // that hold entries
@@ -65,9 +68,14 @@ func OpenStore(dev blockdev.Device, chunk int64) (*Store, error) {
 	}
 	if !h.valid {
 		s.valid = false
+		// As settle: the disk may still say that it is valid. Whoever adds it to a Set has that mended.
+		s.unmarked = !i.ReadOnly && s.writeHeader() != nil
 		return s, nil
 	}
-	return s, s.load()
+	if err := s.load(); err != nil {
+		return nil, err
+	}
+	return s, s.settle()
 }
 
 type header struct {
@@ -164,6 +172,38 @@ func (s *Store) load() error {
 	}
 	s.areas = s.area
 	s.skip()
+	return nil
+}
+
+// settle makes durable what load has found. Whoever wrote it may have been killed before he flushed
+// it, or the flush has failed, and then only the page cache has it: the origin would be overwritten
+// where the disk has no exception, or would be merged into anew from one that has been taken away.
+// It is written again, because after a flush that failed the kernel takes it for written. Only the
+// header and the end of the list can be meant: each area was flushed before the next one was begun.
+func (s *Store) settle() error {
+	if s.dev.Info().ReadOnly {
+		return nil
+	}
+	if s.count == 0 && s.area > 0 {
+		full := make([]byte, s.chunk)
+		at := s.areaChunk(s.area - 1)
+		_, err := s.dev.ReadAt(full, int64(at)*s.chunk)
+		if err == nil {
+			err = s.write(full, at)
+		}
+		if err != nil {
+			return fmt.Errorf("making exceptions durable: %w", err)
+		}
+	}
+	if at := s.areaChunk(s.area); at < s.chunks {
+		if err := s.write(s.image, at); err != nil {
+			return fmt.Errorf("making exceptions durable: %w", err)
+		}
+	}
+	if err := s.writeHeader(); err != nil { // flushes
+		return fmt.Errorf("making exceptions durable: %w", err)
+	}
+	s.stale = false
 	return nil
 }
 

@@ -155,7 +155,12 @@ func (w *Writer) Write(b []byte) (int, error) {
 // End completes the object, or with an error gives it up: what was sent is taken back, and the
 // error returned.
 func (w *Writer) End(err error) error {
-	w.pw.CloseWithError(err)
+	if err == nil {
+		w.pw.Close()
+	} else {
+		// Not err itself: were it io.EOF or io.ErrUnexpectedEOF, what there is would be taken for all.
+		w.pw.CloseWithError(fmt.Errorf("given up: %w", err))
+	}
 	put := <-w.done
 	switch {
 	case err != nil:

@@ -78,6 +78,26 @@ func TestObject(t *testing.T) {
 	}
 }
 
+// An object is given up whatever the reason is, be it one that ends a stream.
+func TestGivenUp(t *testing.T) {
+	b := store(t)
+	for _, reason := range []error{io.EOF, io.ErrUnexpectedEOF} {
+		w, err := create(t.Context(), "s3://vols/other", 5<<20)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.Write(make([]byte, 6<<20)); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.End(reason); !errors.Is(err, reason) {
+			t.Errorf("%v: %v", reason, err)
+		}
+		if _, err := b.HeadObject("vols", "other"); err == nil {
+			t.Errorf("%v: half an object is there", reason)
+		}
+	}
+}
+
 // What does not work is said with the object's name.
 func TestRefused(t *testing.T) {
 	store(t)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
@@ -302,6 +303,57 @@ func TestTransferByObject(t *testing.T) {
 	s.fails("--resume", "export", "--resume", "99999999", "--output", "s3://backups/never", "vg0/a")
 	if _, err := store.HeadObject("backups", "never"); err == nil {
 		t.Error("an export that failed is an object")
+	}
+}
+
+// cutStore answers a GET of an object with the first half of what it has announced.
+func cutStore(t *testing.T, body []byte) {
+	t.Helper()
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := w.Header()
+		h.Set("Content-Length", strconv.Itoa(len(body)))
+		h.Set("ETag", `"1"`)
+		h.Set("Last-Modified", "Mon, 02 Nov 2026 15:04:05 GMT")
+		if r.Method == http.MethodGet {
+			w.Write(body[:len(body)/2])
+			panic(http.ErrAbortHandler)
+		}
+	}))
+	t.Cleanup(srv.Close)
+	for k, v := range map[string]string{"AWS_ENDPOINT_URL_S3": srv.URL, "AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "key", "AWS_REGION": "us-east-1"} {
+		t.Setenv(k, v)
+	}
+}
+
+// An import of an object whose body breaks off fails, of plain content too, and says which one it was.
+func TestObjectBreaksOff(t *testing.T) {
+	s := newShell(t)
+	s.group()
+	s.run("lvcreate", "-L8m", "-n", "a", "vg0")
+	cutStore(t, bytes.Repeat([]byte{5}, 4<<20))
+	s.fails("s3://backups/a: ", "import", "-y", "--raw", "--input", "s3://backups/a", "vg0/a")
+	text := s.run("export", "vg0/a")
+	cutStore(t, []byte(text))
+	s.fails("s3://backups/b: ", "import", "--input", "s3://backups/b", "vg0/b")
+}
+
+// A stream that is damaged behind its header is named.
+func TestDamagedInputIsNamed(t *testing.T) {
+	s := newShell(t)
+	s.group()
+	s.run("lvcreate", "-L8m", "-n", "a", "vg0")
+	if _, err := s.try(bytes.Repeat([]byte("0123456789abcdef"), 1<<16), "import", "-y", "--raw", "vg0/a"); err != nil {
+		t.Fatal(err)
+	}
+	bad := []byte(s.run("export", "vg0/a"))
+	bad[len(bad)/2] ^= 1
+	name := filepath.Join(t.TempDir(), "bad")
+	if err := os.WriteFile(name, bad, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.fails(name, "import", "--input", name, "vg0/b")
+	if _, err := s.try(bad, "import", "vg0/c"); err == nil || !strings.Contains(err.Error(), "standard input") {
+		t.Error(err)
 	}
 }
 

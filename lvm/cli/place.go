@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -17,9 +18,29 @@ import (
 
 func openInput(ctx context.Context, name string) (io.ReadCloser, error) {
 	if objects.Is(name) {
-		return objects.Open(ctx, name)
+		r, err := objects.Open(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		return &input{r, name}, nil
 	}
 	return os.Open(name)
+}
+
+// input is an object that is read.
+type input struct {
+	io.ReadCloser
+	name string
+}
+
+// Read names the object in what goes wrong. A body that breaks off is io.ErrUnexpectedEOF below, which
+// must not look like io.ReadFull's own, for an input that has ended.
+func (i *input) Read(p []byte) (int, error) {
+	n, err := i.ReadCloser.Read(p)
+	if err != nil && err != io.EOF {
+		err = fmt.Errorf("%s: %w", i.name, err)
+	}
+	return n, err
 }
 
 // output is made by the first write. It has to be ended.

@@ -162,11 +162,11 @@ func (a transfers) importCmd() *cobra.Command {
 		if raw {
 			return a.importRaw(cmd.Context(), args[0], r)
 		}
+		if input == "-" {
+			input = "standard input"
+		}
 		s, err := stream.NewReader(r)
 		if err != nil {
-			if input == "-" {
-				input = "standard input"
-			}
 			return fmt.Errorf("%s: %w", input, err)
 		}
 		group, name, err := splitLV(args[0])
@@ -177,7 +177,7 @@ func (a transfers) importCmd() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return a.importInto(cmd.Context(), g, name, s)
+		return a.importInto(cmd.Context(), g, name, s, input)
 	}
 	return c
 }
@@ -200,6 +200,10 @@ func (a transfers) importRaw(ctx context.Context, arg string, r io.Reader) (err 
 	buf := make([]byte, 1<<20)
 	for off := int64(0); ; {
 		n, err := io.ReadFull(r, buf)
+		end := err == io.EOF || err == io.ErrUnexpectedEOF // ReadFull's own, not those that an input wraps
+		if err != nil && !end {
+			return fmt.Errorf("%w; what came before offset %d has been written", err, off)
+		}
 		if n > 0 {
 			if int64(n)%block != 0 {
 				return fmt.Errorf("the input ends within a block of %d bytes, after %d", block, off+int64(n))
@@ -209,18 +213,15 @@ func (a transfers) importRaw(ctx context.Context, arg string, r io.Reader) (err 
 			}
 			off += int64(n)
 		}
-		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		if end {
 			return nil
-		}
-		if err != nil {
-			return err
 		}
 	}
 }
 
 // importInto applies stream s to volume name of g. A full stream creates it; an
-// incremental one needs the volume that it was made against.
-func (a transfers) importInto(ctx context.Context, g *lvm.Group, name string, s *stream.Reader) (err error) {
+// incremental one needs the volume that it was made against. input is where s comes from, for people.
+func (a transfers) importInto(ctx context.Context, g *lvm.Group, name string, s *stream.Reader, input string) (err error) {
 	h := s.Header
 	for _, id := range []string{h.ID, h.Base} {
 		if _, err := ondisk.ParseUUID(id); err != nil && id != "" {
@@ -258,7 +259,7 @@ func (a transfers) importInto(ctx context.Context, g *lvm.Group, name string, s 
 	next, err := s.Import(v, false, nil)
 	if err != nil {
 		tagErr := a.retag(g, name, begun, partial(h, next))
-		return errors.Join(fmt.Errorf("%w; everything before offset %d is done: go on with `export --resume %d`", err, next, next), v.Close(), tagErr)
+		return errors.Join(fmt.Errorf("importing %s: %w; everything before offset %d is done: go on with `export --resume %d`", input, err, next, next), v.Close(), tagErr)
 	}
 	if err := v.Close(); err != nil {
 		return err

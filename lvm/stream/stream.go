@@ -176,8 +176,10 @@ func NewReader(r io.Reader) (*Reader, error) {
 	case nil:
 	case io.EOF:
 		return nil, fmt.Errorf("the input is empty: %w", ErrFormat)
-	default:
+	case io.ErrUnexpectedEOF:
 		return nil, ErrFormat
+	default:
+		return nil, err
 	}
 	numbered := string(b[:len(magic)]) == magic
 	if !numbered && string(b[:len(magic)]) != magic1 {
@@ -274,7 +276,7 @@ func (s *Reader) record() (typ byte, off, n int64, err error) {
 		b = b[:recordLen-8]
 	}
 	if _, err := io.ReadFull(s.r, b); err != nil {
-		return 0, 0, 0, fmt.Errorf("volume stream breaks off: %w", io.ErrUnexpectedEOF)
+		return 0, 0, 0, breaksOff(err)
 	}
 	end := len(b) - 4
 	if crc32.Checksum(b[:end], castagnoli) != le.Uint32(b[end:]) {
@@ -296,13 +298,21 @@ func (s *Reader) record() (typ byte, off, n int64, err error) {
 	return typ, off, n, nil
 }
 
+// breaksOff is the error for a stream that cannot be read any further: it has no end record yet.
+func breaksOff(err error) error {
+	if err == io.EOF {
+		err = io.ErrUnexpectedEOF
+	}
+	return fmt.Errorf("volume stream breaks off: %w", err)
+}
+
 func (s *Reader) payload(p []byte) error {
 	if _, err := io.ReadFull(s.r, p); err != nil {
-		return fmt.Errorf("volume stream breaks off: %w", io.ErrUnexpectedEOF)
+		return breaksOff(err)
 	}
 	var c [4]byte
 	if _, err := io.ReadFull(s.r, c[:]); err != nil {
-		return fmt.Errorf("volume stream breaks off: %w", io.ErrUnexpectedEOF)
+		return breaksOff(err)
 	}
 	if crc32.Checksum(p, castagnoli) != le.Uint32(c[:]) {
 		return ErrChecksum

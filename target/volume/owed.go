@@ -7,7 +7,8 @@ import "time"
 // pushes instead, and pays when it has no next command, or a batch. A push of the same
 // connection from elsewhere sends what is owed as well. A connection that receives pushes all
 // the time, so a write that goes in turn is not even answered before the worker pays: else
-// the batch would leave in pieces.
+// the batch would leave in pieces. The worker pays itself: a goroutine that pays while the worker
+// writes on was slower, see benchmarks/LIMITS.md.
 //
 // Nobody shall wait for somebody else's storage: only writes are looked at as short, and
 // only after some in a row were. What a write into the page cache waits for now and then,

@@ -30,10 +30,10 @@ func (t *transmitter) emptyWrites(due emptyWrite) {
 }
 
 func (t *transmitter) emptyWrite(stag uint32, to uint64) {
-	start := len(t.hdr)
-	t.hdr = binary.BigEndian.AppendUint16(t.hdr, wire.TaggedLen)
+	start := len(t.round.hdr)
+	t.round.hdr = binary.BigEndian.AppendUint16(t.round.hdr, wire.TaggedLen)
 	h := wire.Tagged{Ctrl: wire.Ctrl(wire.Write, true), STag: stag, TO: to}
-	t.hdr = h.Append(t.hdr)
+	t.round.hdr = h.Append(t.round.hdr)
 	t.payload(start, 0, nil)
 	t.stats.FPDUs++
 }

@@ -93,8 +93,8 @@ func (in *intake) goDeep() {
 }
 
 // enter sees to it that there is a room. The caller holds io, as for rest.
-func (t *transmitter) enter() {
-	if t.room != nil {
+func (r *round) enter() {
+	if r.room != nil {
 		return
 	}
 	m, _ := txRooms.Get().(*txRoom)
@@ -107,20 +107,20 @@ func (t *transmitter) enter() {
 	if m.hdr == nil {
 		m.hdr = new(hdrBuf)
 	}
-	t.room, t.hdr, t.vec = m, m.hdr.b[:0], m.vec[:0]
+	r.room, r.hdr, r.vec = m, m.hdr.b[:0], m.vec[:0]
 }
 
-// rest gives the room back: nothing of the round is left to send.
-func (t *transmitter) rest() {
-	m := t.room
+// rest gives the room back: nothing of the round is left to send. z has what the kernel still needs.
+func (r *round) rest(z *zerocopy) {
+	m := r.room
 	if m == nil {
 		return
 	}
-	if t.byRef {
-		t.qp.zc.leave(m.hdr)
-		m.hdr, t.byRef = nil, false
+	if r.byRef {
+		z.leave(m.hdr)
+		m.hdr, r.byRef = nil, false
 	}
-	clear(t.vec)
+	clear(r.vec)
 	txRooms.Put(m)
-	t.room, t.hdr, t.vec, t.iov = nil, nil, nil, nil
+	r.room, r.hdr, r.vec, r.iov = nil, nil, nil, nil
 }

@@ -125,16 +125,16 @@ func TestRoomOfRound(t *testing.T) {
 	tx.io.Lock()
 	defer tx.io.Unlock()
 	tx.buildRound()
-	if tx.room == nil || len(tx.iov) == 0 {
+	if tx.round.room == nil || len(tx.round.iov) == 0 {
 		t.Fatal("nothing was built")
 	}
-	tx.taken(tx.bytes - wire.CRCLen)
-	if len(tx.iov) != 1 || tx.iov[0].Len != wire.CRCLen {
-		t.Errorf("left to send: %v", tx.iov)
+	tx.round.taken(tx.round.bytes - wire.CRCLen)
+	if len(tx.round.iov) != 1 || tx.round.iov[0].Len != wire.CRCLen {
+		t.Errorf("left to send: %v", tx.round.iov)
 	}
-	tx.taken(wire.CRCLen)
-	tx.rest()
-	if tx.room != nil || tx.vec != nil || tx.hdr != nil {
+	tx.round.taken(wire.CRCLen)
+	tx.round.rest(&r.qp.zc)
+	if tx.round.room != nil || tx.round.vec != nil || tx.round.hdr != nil {
 		t.Error("the room has not been given back")
 	}
 }
@@ -149,18 +149,18 @@ func TestHeadersOnTheirWay(t *testing.T) {
 		change(b)
 		r.qp.Mu.Unlock()
 	}
-	tx.enter()
-	b := tx.room.hdr
-	tx.byRef = true
+	tx.round.enter()
+	b := tx.round.room.hdr
+	tx.round.byRef = true
 	ref(z.refLocked, b)
 	ref(z.refLocked, b)
-	tx.rest()
+	tx.round.rest(&r.qp.zc)
 	for range 3 {
-		tx.enter()
-		if tx.room.hdr == b {
+		tx.round.enter()
+		if tx.round.room.hdr == b {
 			t.Fatal("the transmitter builds where the kernel may be reading")
 		}
-		tx.rest()
+		tx.round.rest(&r.qp.zc)
 	}
 	if !b.left || z.busy != 1 {
 		t.Errorf("left: %v, %d buffers on their way", b.left, z.busy)

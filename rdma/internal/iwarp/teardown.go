@@ -151,7 +151,7 @@ func (qp *QP) sendTerminate(term *wire.Term) {
 	t := &qp.tx
 	h := wire.Untagged{Ctrl: wire.Ctrl(wire.Terminate, true), QN: wire.QNTerminate, MSN: 1}
 	b := wire.AppendFPDU(nil, term.Append(h.Append(nil)), t.crc)
-	left := append([]sockio.Vec(nil), t.iov...)
+	left := append([]sockio.Vec(nil), t.round.iov...)
 	var v sockio.Vec
 	sockio.Set(&v, b)
 	left = append(left, v)
@@ -177,11 +177,11 @@ func (qp *QP) sendTerminate(term *wire.Term) {
 func (t *transmitter) writeLast(left []sockio.Vec) (n int, err error) {
 	t.io.Lock()
 	defer t.io.Unlock()
-	if t.poison {
+	if t.round.poison {
 		return 0, errPoison
 	}
 	if n, err = t.qp.conn.Writev(left[:min(len(left), sockio.MaxVec)], false); n > 0 {
-		t.passed(n)
+		t.round.passed(n)
 	}
 	return n, err
 }
@@ -191,8 +191,8 @@ func (t *transmitter) writeLast(left []sockio.Vec) (n int, err error) {
 func (qp *QP) flush() {
 	x := &qp.rx
 	x.flushWC()
-	qp.tx.iov = nil
-	qp.tx.rest()
+	qp.tx.round.iov = nil
+	qp.tx.round.rest(&qp.zc)
 	x.in.drop()
 	qp.Mu.Lock()
 	for qp.reads.orqHead != qp.reads.orqTail {

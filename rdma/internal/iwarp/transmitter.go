@@ -20,18 +20,15 @@ import (
 // the system call of the goroutine that made it. The transmitter works in rounds:
 //
 //	build   FPDUs of as many messages as fit a round: headers, pads and CRCs in
-//	        tx.hdr, payload by reference, all named by tx.iov
-//	send    one non-blocking sendmsg; what the kernel did not take stays in tx.iov
+//	        round.hdr, payload by reference, all named by round.iov
+//	send    one non-blocking sendmsg; what the kernel did not take stays in round.iov
 //	sweep   complete what has been taken as a whole
 //
 // until there is nothing to do. When the socket is full, or when a receive
 // goroutine has sent its bounded share, the role goes to the transmit goroutine
 // of the queue pair, which waits in the poller.
 const (
-	roundBytes  = 512 << 10 // payload after which a round is closed
-	roundRead   = 192 << 10 // and where it has been read for the CRC or for the cache: four FPDUs, still there when the kernel copies them
-	hdrRing     = 16 << 10  // headers, trailers and small payloads of one round
-	copyMax     = 256       // payloads up to this are copied next to their header: cheaper than a piece of their own
+	copyMax     = 256 // payloads up to this are copied next to their header: cheaper than a piece of their own
 	hdrRoom     = wire.MaxHdr + copyMax + 3 + wire.CRCLen
 	rxPushBytes = 512 << 10 // what a Push inside the receive goroutine may send itself
 	pushBytes   = 8 << 20   // and any other poster, for whom others keep posting
@@ -57,21 +54,12 @@ type transmitter struct {
 	// before QP.Mu.
 	io sync.Mutex
 
-	room  *txRoom      // lent for a round, hdr and vec included; see rooms.go
-	byRef bool         // the kernel may need hdr beyond the round
-	hdr   []byte       // capacity hdrRing, never reallocated
-	vec   []sockio.Vec // capacity sockio.MaxVec
-	iov   []sockio.Vec // what is left to send of vec
-	key   uint32       // looked up last since next last had the lock: most of what is sent lies in one region,
-	keyed []byte       // which is this
-	soon  bool         // all of it is resident: sending it cannot wait for a disk
-	open  bool         // the last piece of vec ends at the end of hdr
-	bytes int          // in this round
-	off   uint64       // stream offset behind what has been built
+	round round
+
+	key   uint32 // looked up last since next last had the lock: most of what is sent lies in one region,
+	keyed []byte // which is this
 
 	crc         bool
-	round       int            // roundBytes or roundRead, of the round that is being built
-	byRefs      bool           // Sends and Writes of this round may go by reference
 	lately      lately         // where payload has been sent from
 	there       resident.Asked // of the message in progress
 	maxTagged   int            // payload of a full segment
@@ -83,20 +71,8 @@ type transmitter struct {
 	msn    [4]uint32  // next to use, by queue number
 	sqTurn bool       // a response has just been sent: the send queue is next
 	local  *verbs.WQE // a local operation is next and waits for the round to end
-	refs   []txRef    // memory of Read Responses in this round, guarded by io
-	gone   int        // of refs: those that have been sent
-	sent   int        // of bytes: what the socket has taken
-	at     txMark
-	poison bool  // one of refs[gone:] has been revoked, guarded by io
-	reason error // why building failed
+	reason error      // why building failed
 	stats  txStats
-}
-
-// txRef is memory that the round reads. The peer may have it all, and answer, while
-// what follows in the round still waits for room; the memory may be taken back then.
-type txRef struct {
-	r   *mem.Region
-	end int // bytes of the round when it has been sent
 }
 
 // init makes the transmitter of a connection with FPDUs of up to fpdu bytes.
@@ -108,20 +84,6 @@ func (t *transmitter) init(crc bool, fpdu int) {
 	}
 	t.maxUntagged = (fpdu - wire.LenField - wire.UntaggedLen - wire.CRCLen) &^ 3
 	t.msn = [4]uint32{1, 1, 1, 1}
-}
-
-// taken enters that the socket has taken n bytes of the round.
-func (t *transmitter) taken(n int) {
-	t.iov = sockio.Skip(t.iov, n)
-	t.passed(n)
-}
-
-// passed enters that n more bytes of the round need no memory any more.
-func (t *transmitter) passed(n int) {
-	t.sent += n
-	for t.gone < len(t.refs) && t.refs[t.gone].end <= t.sent {
-		t.gone++
-	}
 }
 
 // txMsg is the message in progress.
@@ -256,35 +218,35 @@ func (t *transmitter) transmit(share int) txResult {
 			return t.quit()
 		}
 		t.io.Lock()
-		if len(t.iov) == 0 {
+		if len(t.round.iov) == 0 {
 			t.buildRound()
 		}
 		var n int
 		var err error
 		switch {
-		case t.poison:
+		case t.round.poison:
 			err = errPoison
-		case len(t.iov) == 0 && t.reason != nil:
+		case len(t.round.iov) == 0 && t.reason != nil:
 			err = t.reason
-		case len(t.iov) > 0:
+		case len(t.round.iov) > 0:
 			var used bool
 			if n, err, used = qp.zc.write(); !used {
-				n, err = qp.conn.Writev(t.iov, t.soon)
+				n, err = qp.conn.Writev(t.round.iov, t.round.soon)
 				t.stats.SendCalls++
 			}
-			if err == sockio.ErrFault && len(t.iov) > 1 {
+			if err == sockio.ErrFault && len(t.round.iov) > 1 {
 				// What lies before the bad memory can still go, piece by piece.
-				n, err = qp.conn.Writev(t.iov[:1], false)
+				n, err = qp.conn.Writev(t.round.iov[:1], false)
 			}
 			if n > 0 {
-				t.taken(n)
+				t.round.taken(n)
 			}
 		}
-		if len(t.iov) == 0 {
-			t.rest()
+		if len(t.round.iov) == 0 {
+			t.round.rest(&qp.zc)
 		}
 		local := t.local
-		if len(t.iov) > 0 {
+		if len(t.round.iov) > 0 {
 			local = nil
 		}
 		t.io.Unlock()
@@ -306,7 +268,7 @@ func (t *transmitter) transmit(share int) txResult {
 		t.enterLocked()
 		t.publishLocked()
 		qp.sweepLocked()
-		idle := len(t.iov) == 0 && !t.cur.active && !t.workLocked()
+		idle := len(t.round.iov) == 0 && !t.cur.active && !t.workLocked()
 		if idle {
 			t.finLocked()
 			t.busy = false
@@ -318,7 +280,7 @@ func (t *transmitter) transmit(share int) txResult {
 		switch {
 		case idle:
 			return txIdleNow
-		case err == sockio.ErrAgain || (n > 0 && len(t.iov) > 0):
+		case err == sockio.ErrAgain || (n > 0 && len(t.round.iov) > 0):
 			// A short count means a full socket too; the next call would say EAGAIN.
 			return txAgain
 		case share <= 0:
@@ -343,7 +305,7 @@ func (t *transmitter) fail(err error) {
 		st = verbs.StatusLocalFault
 		err = fmt.Errorf("rdma: memory that was to be sent cannot be read: %w", err)
 		// A header without its payload may be out: no boundary for a Terminate.
-		term = len(t.iov) == 0
+		term = len(t.round.iov) == 0
 	case errors.Is(err, errLKey):
 		st = verbs.StatusLocalProtection
 	case err == errPoison:
@@ -438,12 +400,7 @@ func (t *transmitter) finLocked() {
 func (t *transmitter) revoked(r *mem.Region) {
 	qp := t.qp
 	t.io.Lock()
-	for _, ref := range t.refs[t.gone:] {
-		if ref.r == r {
-			t.poison = true
-		}
-	}
-	poisoned := t.poison
+	poisoned := t.round.revoke(r)
 	t.io.Unlock()
 	if poisoned {
 		qp.Fail(errPoison)

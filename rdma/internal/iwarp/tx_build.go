@@ -8,7 +8,6 @@ import (
 
 	"softiser/internal/memfault"
 	"softiser/internal/resident"
-	"softiser/internal/sockio"
 	"softiser/rdma/internal/mem"
 	"softiser/rdma/internal/mpa"
 	"softiser/rdma/internal/verbs"
@@ -20,13 +19,13 @@ var (
 	errLKey  = errors.New("rdma: an SGE lies outside the memory region of its key")
 )
 
-// buildRound fills tx.iov. Memory is touched here by the CRC, by the copy of small
+// buildRound fills round.iov. Memory is touched here by the CRC, by the copy of small
 // payloads, and so that it is in the cache when the kernel copies it; if that faults
 // (a truncated mapping), the connection ends instead of the process.
 //
-// Preconditions: the caller is the transmitter and holds io; tx.iov is empty.
+// Preconditions: the caller is the transmitter and holds io; round.iov is empty.
 func (t *transmitter) buildRound() {
-	t.enter()
+	t.round.enter()
 	old := debug.SetPanicOnFault(true)
 	defer func() {
 		debug.SetPanicOnFault(old)
@@ -36,19 +35,18 @@ func (t *transmitter) buildRound() {
 				panic(r)
 			}
 			t.reason = errTouch
-			t.undo()
-			t.iov = t.vec
+			t.round.undo()
+			t.round.iov = t.round.vec
 		}
 	}()
-	t.hdr, t.vec, t.open, t.bytes = t.hdr[:0], t.vec[:0], false, 0
-	t.soon = true
-	t.refs, t.gone, t.sent = t.refs[:0], 0, 0
-	t.known = 0
-	if t.round = roundBytes; t.crc {
-		t.round = roundRead
+	limit := roundBytes
+	if t.crc {
+		limit = roundRead
 	}
+	t.round.begin(limit)
+	t.known = 0
 	t.fetch()
-	for t.reason == nil && t.bytes < t.round && len(t.hdr)+hdrRoom <= cap(t.hdr) && len(t.vec)+3 <= cap(t.vec) {
+	for t.reason == nil && !t.round.full() {
 		if !t.cur.active && !t.follow() && !t.next() {
 			break
 		}
@@ -56,7 +54,7 @@ func (t *transmitter) buildRound() {
 			break
 		}
 	}
-	t.iov = t.vec
+	t.round.iov = t.round.vec
 }
 
 // maxFetch is how many payloads are fetched ahead for a round.
@@ -68,10 +66,10 @@ func (t *transmitter) fetch() {
 	qp := t.qp
 	q := &qp.SQ
 	var at [maxFetch]*byte
-	bytes, n := t.bytes, 0
+	bytes, n := t.round.bytes, 0
 	qp.Mu.Lock()
-	t.byRefs = qp.zc.used && !qp.zc.off
-	for i := q.Next; i != q.Tail && bytes < t.round && n < len(at); i++ {
+	t.round.mayRef = qp.zc.used && !qp.zc.off
+	for i := q.Next; i != q.Tail && bytes < t.round.limit && n < len(at); i++ {
 		e := q.At(i)
 		if bytes += int(e.Length); e.Op == verbs.OpWrite && e.Length >= directMin {
 			at[n] = unsafe.SliceData(e.Segs[0])
@@ -214,7 +212,7 @@ func (t *transmitter) startLocked(e *verbs.WQE) bool {
 		return false
 	}
 	if extension(e.Op) && qp.start.ext != extOn || e.Op.Answered() && len(qp.reads.orq) == 0 {
-		e.Status, e.Done, e.End = verbs.StatusUnsupported, true, t.off
+		e.Status, e.Done, e.End = verbs.StatusUnsupported, true, t.round.off
 		qp.SQ.Next++
 		return true
 	}
@@ -312,33 +310,33 @@ func (t *transmitter) aimSource(n int) *mem.Region {
 // and RDMAP's of its type.
 func (t *transmitter) header(info *wire.Info, n int, last bool) {
 	m := &t.cur
-	t.hdr = binary.BigEndian.AppendUint16(t.hdr, uint16(info.Hdr+n))
+	t.round.hdr = binary.BigEndian.AppendUint16(t.round.hdr, uint16(info.Hdr+n))
 	if info.Tagged {
 		h := wire.Tagged{Ctrl: wire.Ctrl(m.op, last), STag: m.stag, TO: m.to + uint64(m.off)}
-		t.hdr = h.Append(t.hdr)
+		t.round.hdr = h.Append(t.round.hdr)
 		return
 	}
 	u := wire.Untagged{Ctrl: wire.Ctrl(m.op, last), QN: info.QN, MSN: m.msn, MO: m.off}
 	if m.op.Invalidates() {
 		u.Inv = m.e.Inv
 	}
-	t.hdr = u.Append(t.hdr)
+	t.round.hdr = u.Append(t.round.hdr)
 	switch m.op {
 	case wire.ReadRequest:
 		h := wire.ReadReq{SinkSTag: m.stag, SinkTO: m.to, Size: m.length, SrcSTag: m.e.Remote.STag, SrcTO: m.e.Remote.TO}
-		t.hdr = h.Append(t.hdr)
+		t.round.hdr = h.Append(t.round.hdr)
 	case wire.AtomicReq:
 		a := &m.e.Atom
 		h := wire.Atomic{Op: wire.FetchAdd, ID: m.msn, STag: m.e.Remote.STag, TO: m.e.Remote.TO, Data: a.Data, Mask: a.Mask, Compare: a.Compare, CompareMask: a.CompareMask}
 		if m.e.Op == verbs.OpCmpSwap {
 			h.Op = wire.CmpSwap
 		}
-		t.hdr = h.Append(t.hdr)
+		t.round.hdr = h.Append(t.round.hdr)
 	case wire.AtomicResp:
 		h := wire.AtomicReply{ID: m.stag, Value: m.to}
-		t.hdr = h.Append(t.hdr)
+		t.round.hdr = h.Append(t.round.hdr)
 	case wire.Immediate, wire.ImmediateSE:
-		t.hdr = binary.BigEndian.AppendUint64(t.hdr, m.e.Imm)
+		t.round.hdr = binary.BigEndian.AppendUint64(t.round.hdr, m.e.Imm)
 	}
 }
 
@@ -367,23 +365,23 @@ func (t *transmitter) segment() bool {
 func (t *transmitter) add(info *wire.Info, n int, r *mem.Region) bool {
 	m := &t.cur
 	if n > copyMax && !m.cur.Together(n) {
-		if fit, _ := m.cur.Fit(n, cap(t.vec)-len(t.vec)-2); fit < n {
-			if len(t.vec) > 0 {
+		if fit, _ := m.cur.Fit(n, cap(t.round.vec)-len(t.round.vec)-2); fit < n {
+			if len(t.round.vec) > 0 {
 				return false
 			}
 			n = fit &^ 3 // scattered into very many pieces: a shorter segment
 		}
 	}
 	last := !info.Data || m.off+uint32(n) == m.length
-	t.mark()
-	start := len(t.hdr)
+	t.round.mark()
+	start := len(t.round.hdr)
 	t.header(info, n, last)
 	t.payload(start, n, &m.cur)
 	if info.Tagged && n <= copyMax {
 		t.stats.CopiedTagged += uint64(n)
 	}
 	if r != nil && n > copyMax {
-		t.refs = append(t.refs, txRef{r, t.bytes})
+		t.round.refs = append(t.round.refs, txRef{r, t.round.bytes})
 	}
 	t.stats.FPDUs++
 	m.off += uint32(n)
@@ -391,31 +389,6 @@ func (t *transmitter) add(info *wire.Info, n int, r *mem.Region) bool {
 		t.finish(m)
 	}
 	return true
-}
-
-// txMark is a point between two FPDUs of a round.
-type txMark struct {
-	hdr, vec, bytes int
-	lastLen         uint64
-	open            bool
-	off             uint64
-}
-
-func (t *transmitter) mark() {
-	m := &t.at
-	m.hdr, m.vec, m.bytes, m.open, m.off = len(t.hdr), len(t.vec), t.bytes, t.open, t.off
-	if m.vec > 0 {
-		m.lastLen = t.vec[m.vec-1].Len
-	}
-}
-
-// undo drops the FPDU that was begun after mark.
-func (t *transmitter) undo() {
-	m := &t.at
-	t.hdr, t.vec, t.bytes, t.open, t.off = t.hdr[:m.hdr], t.vec[:m.vec], m.bytes, m.open, m.off
-	if m.vec > 0 {
-		t.vec[m.vec-1].Len = m.lastLen
-	}
 }
 
 // zeroes are what pads are made of.
@@ -428,21 +401,21 @@ func (t *transmitter) payload(start, n int, c *mem.Cursor) {
 	if n <= copyMax {
 		for left := n; left > 0; {
 			p := c.Next(left)
-			t.hdr = append(t.hdr, p...)
+			t.round.hdr = append(t.round.hdr, p...)
 			left -= len(p)
 		}
 		if t.crc {
-			crc = wire.CRC(0, t.hdr[start:])
+			crc = wire.CRC(0, t.round.hdr[start:])
 		}
-		t.piece(start)
+		t.round.piece(start)
 	} else {
 		if t.crc {
-			crc = wire.CRC(0, t.hdr[start:])
+			crc = wire.CRC(0, t.round.hdr[start:])
 		}
-		t.piece(start)
+		t.round.piece(start)
 		m := &t.cur
 		if m.off == 0 {
-			byRef := t.byRefs && !m.resp // see zerocopy.write
+			byRef := t.round.mayRef && !m.resp // see zerocopy.write
 			long := !t.crc && !byRef && m.length >= askMin
 			m.load = long && !t.lately.again(*c)
 			if m.ask = m.load || long && !m.resp; m.ask {
@@ -460,42 +433,27 @@ func (t *transmitter) payload(start, n int, c *mem.Cursor) {
 				crc = wire.CRC(crc, p) // reads all of it, so that it is resident
 			case m.ask && m.load:
 				resident.Load(p) // likewise
-				t.round = roundRead
+				t.round.limit = roundRead
 			case !m.ask:
-				t.soon = t.soon && resident.Holds(p)
+				t.round.soon = t.round.soon && resident.Holds(p)
 			}
-			t.vec = t.vec[:len(t.vec)+1]
-			sockio.Set(&t.vec[len(t.vec)-1], p)
+			t.round.put(p)
 			left -= len(p)
 		}
-		t.open = false
-		t.bytes += n
-		t.off += uint64(n)
+		t.round.open = false
+		t.round.bytes += n
+		t.round.off += uint64(n)
 		t.stats.Direct += uint64(n)
 	}
-	start2 := len(t.hdr)
-	if pad := wire.Pad(int(binary.BigEndian.Uint16(t.hdr[start:]))); pad > 0 {
-		t.hdr = append(t.hdr, zeroes[:pad]...)
+	start2 := len(t.round.hdr)
+	if pad := wire.Pad(int(binary.BigEndian.Uint16(t.round.hdr[start:]))); pad > 0 {
+		t.round.hdr = append(t.round.hdr, zeroes[:pad]...)
 		if t.crc {
 			crc = wire.CRC(crc, zeroes[:pad])
 		}
 	}
-	t.hdr = wire.AppendCRC(t.hdr, crc)
-	t.piece(start2)
-}
-
-// piece adds hdr[start:] to the round, to the piece before it if they touch.
-func (t *transmitter) piece(start int) {
-	n := len(t.hdr) - start
-	t.bytes += n
-	t.off += uint64(n)
-	if t.open {
-		t.vec[len(t.vec)-1].Len += uint64(n)
-		return
-	}
-	t.vec = t.vec[:len(t.vec)+1]
-	sockio.Set(&t.vec[len(t.vec)-1], t.hdr[start:])
-	t.open = true
+	t.round.hdr = wire.AppendCRC(t.round.hdr, crc)
+	t.round.piece(start2)
 }
 
 // finish is called when the last segment of m has been built.
@@ -511,7 +469,7 @@ func (t *transmitter) finish(m *txMsg) {
 		m.active = true
 		return
 	}
-	m.e.End = t.off
+	m.e.End = t.round.off
 	t.built++
 }
 

@@ -43,10 +43,10 @@ func TestTurnsOfARound(t *testing.T) {
 		t.Fatal(tx.reason)
 	}
 	var b []byte
-	for _, v := range tx.iov {
+	for _, v := range tx.round.iov {
 		b = append(b, unsafe.Slice(v.Base, v.Len)...)
 	}
-	tx.taken(tx.bytes)
+	tx.round.taken(tx.round.bytes)
 	var got []wire.Opcode
 	for len(b) > 0 {
 		got = append(got, wire.Control(binary.BigEndian.Uint16(b[wire.LenField:])).Op())
@@ -102,13 +102,13 @@ func TestRoundsFitTheCache(t *testing.T) {
 					if tx.reason != nil {
 						t.Fatal(tx.reason)
 					}
-					if n := tx.bytes; first && (n < want || n >= want+64<<10) {
+					if n := tx.round.bytes; first && (n < want || n >= want+64<<10) {
 						t.Errorf("a round of %d bytes, want one that ends with the FPDU that reaches %d", n, want)
 					}
-					if want := !c.byRef || c.copies || c.answer && want == roundRead; tx.soon != want {
-						t.Errorf("sending it cannot wait for a disk: %v, want %v", tx.soon, want)
+					if want := !c.byRef || c.copies || c.answer && want == roundRead; tx.round.soon != want {
+						t.Errorf("sending it cannot wait for a disk: %v, want %v", tx.round.soon, want)
 					}
-					tx.taken(tx.bytes)
+					tx.round.taken(tx.round.bytes)
 				}
 				tx.io.Unlock()
 			}
@@ -149,14 +149,14 @@ func TestRoundOfMemoryThatIsGone(t *testing.T) {
 			t.Errorf("CRC %v: the memory of a key is kept beyond the round", crc)
 		}
 		n := 0
-		for _, v := range tx.iov {
+		for _, v := range tx.round.iov {
 			n += int(v.Len)
 		}
 		fpdu := wire.FPDULen(wire.TaggedLen + tx.maxTagged)
-		if want := good / tx.maxTagged * fpdu; n != want || n != tx.bytes {
-			t.Errorf("CRC %v: %d bytes are to go, of %d built, want %d: the FPDUs that can be read", crc, n, tx.bytes, want)
+		if want := good / tx.maxTagged * fpdu; n != want || n != tx.round.bytes {
+			t.Errorf("CRC %v: %d bytes are to go, of %d built, want %d: the FPDUs that can be read", crc, n, tx.round.bytes, want)
 		}
-		tx.taken(tx.bytes)
+		tx.round.taken(tx.round.bytes)
 		tx.io.Unlock()
 	}
 }
@@ -197,16 +197,16 @@ func TestRoundLoadsOnlyWhatIsInMemory(t *testing.T) {
 			tx.io.Lock()
 			defer tx.io.Unlock()
 			tx.buildRound()
-			if tx.reason != nil || tx.bytes < size {
-				t.Fatalf("a round of %d bytes: %v", tx.bytes, tx.reason)
+			if tx.reason != nil || tx.round.bytes < size {
+				t.Fatalf("a round of %d bytes: %v", tx.round.bytes, tx.reason)
 			}
-			if tx.soon != c.soon {
-				t.Errorf("sending it cannot wait: %v, want %v", tx.soon, c.soon)
+			if tx.round.soon != c.soon {
+				t.Errorf("sending it cannot wait: %v, want %v", tx.round.soon, c.soon)
 			}
 			if got := resident.InMemory(data); got != c.inMemoryAfter {
 				t.Errorf("it is in memory afterwards: %v, want %v", got, c.inMemoryAfter)
 			}
-			tx.taken(tx.bytes)
+			tx.round.taken(tx.round.bytes)
 		})
 	}
 }
@@ -239,7 +239,7 @@ func TestInMemoryIsAskedForEachMessage(t *testing.T) {
 			if tx.buildRound(); tx.reason != nil {
 				t.Fatal(tx.reason)
 			}
-			tx.taken(tx.bytes)
+			tx.round.taken(tx.round.bytes)
 		}
 	}
 	send(second)
@@ -306,7 +306,7 @@ func TestKeyGivenBackInARound(t *testing.T) {
 	}
 	tx.io.Lock()
 	defer tx.io.Unlock()
-	tx.enter()
+	tx.round.enter()
 	post()
 	post()
 	if !tx.next() || !tx.segment() || !tx.follow() || !tx.segment() || tx.built != 2 {
@@ -318,6 +318,6 @@ func TestKeyGivenBackInARound(t *testing.T) {
 		t.Errorf("a request under a key that had been given back ends by %v", tx.reason)
 	}
 	tx.reason = nil
-	tx.iov = tx.vec
-	tx.taken(tx.bytes)
+	tx.round.iov = tx.round.vec
+	tx.round.taken(tx.round.bytes)
 }

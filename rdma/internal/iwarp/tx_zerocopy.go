@@ -115,11 +115,11 @@ func (z *zerocopy) leave(b *hdrBuf) {
 // io.
 func (z *zerocopy) write() (n int, err error, used bool) {
 	qp, t := z.qp, &z.qp.tx
-	if !z.used || t.bytes < z.min || len(t.refs) > 0 {
+	if !z.used || t.round.bytes < z.min || len(t.round.refs) > 0 {
 		// Memory that the peer reads may be revoked at any time, and the kernel must not refer to it afterwards: copy it.
 		return 0, nil, false
 	}
-	buf := t.room.hdr
+	buf := t.round.room.hdr
 	qp.Mu.Lock()
 	if z.off || z.busy >= zcBuffers-1 && buf.refs == 0 {
 		qp.Mu.Unlock()
@@ -131,8 +131,8 @@ func (z *zerocopy) write() (n int, err error, used bool) {
 	z.refLocked(buf)
 	qp.halt.goOnLocked() // only the receiver takes the notices
 	qp.Mu.Unlock()
-	t.byRef = true
-	n, err = qp.conn.WritevZerocopy(t.iov)
+	t.round.byRef = true
+	n, err = qp.conn.WritevZerocopy(t.round.iov)
 	t.stats.SendCalls++
 	if n > 0 {
 		t.stats.Zerocopy++

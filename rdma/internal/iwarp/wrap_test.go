@@ -158,7 +158,7 @@ func TestSameKeyAgainSending(t *testing.T) {
 		qp.tx.io.Lock()
 		defer qp.tx.io.Unlock()
 		qp.tx.buildRound()
-		t0.taken(t0.bytes)
+		t0.round.taken(t0.round.bytes)
 	}
 	build()
 	if !t0.cur.active || t0.cur.off == 0 {

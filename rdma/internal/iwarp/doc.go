@@ -2,7 +2,9 @@
 // and RDMAP (RFC 5040, 7306) behind the seam of package verbs. A [QP] is put together
 // from parts that each have one concern:
 //
-//	transmitter  transmitter, tx_build   rounds of FPDUs in one vectored call; whoever pushes, sends
+//	transmitter  transmitter, tx_next,   rounds of FPDUs in one vectored call; whoever pushes, sends:
+//	             tx_msg, tx_build,         which message is next, its segments, their FPDUs,
+//	             tx_refer, tx_round        and the round that they are in
 //	zerocopy     tx_zerocopy             the same by reference
 //	receiver     receiver, rx_header,    the machine over the FPDUs of the stream: parse, check,
 //	             rx_place, rx_msg, rdmap   place, act; one table row per message type

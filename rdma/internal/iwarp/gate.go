@@ -43,3 +43,16 @@ func (qp *QP) find(stag uint32, to, n uint64, want mem.Access) (*mem.Region, uin
 	}
 	return r, off, mem.None
 }
+
+// checkLKey reports whether p lies inside the region that lkey names.
+func (qp *QP) checkLKey(lkey uint32, p []byte, write bool) bool {
+	return mem.Within(p, qp.ownMemory(lkey, write))
+}
+
+// ownMemory is the memory of the region that lkey names; nil when it names none that may be used.
+func (qp *QP) ownMemory(lkey uint32, write bool) []byte {
+	if r := qp.Dev.Table.Lookup(lkey); r != nil {
+		return r.Own(qp.PD, lkey, write)
+	}
+	return nil
+}

@@ -150,7 +150,7 @@ func (qp *QP) teardown(cause error) {
 func (qp *QP) sendTerminate(term *wire.Term) {
 	t := &qp.tx
 	h := wire.Untagged{Ctrl: wire.Ctrl(wire.Terminate, true), QN: wire.QNTerminate, MSN: 1}
-	b := wire.AppendFPDU(nil, term.Append(h.Append(nil)), t.crc)
+	b := wire.AppendFPDU(nil, term.Append(h.Append(nil)), t.form.crc)
 	left := append([]sockio.Vec(nil), t.round.iov...)
 	var v sockio.Vec
 	sockio.Set(&v, b)

@@ -3,10 +3,8 @@ package iwarp
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
-	"unsafe"
 
 	"softiser/internal/resident"
 	"softiser/internal/sockio"
@@ -28,8 +26,6 @@ import (
 // goroutine has sent its bounded share, the role goes to the transmit goroutine
 // of the queue pair, which waits in the poller.
 const (
-	copyMax     = 256 // payloads up to this are copied next to their header: cheaper than a piece of their own
-	hdrRoom     = wire.MaxHdr + copyMax + 3 + wire.CRCLen
 	rxPushBytes = 512 << 10 // what a Push inside the receive goroutine may send itself
 	pushBytes   = 8 << 20   // and any other poster, for whom others keep posting
 )
@@ -54,21 +50,15 @@ type transmitter struct {
 	// before QP.Mu.
 	io sync.Mutex
 
-	round round
-
-	key   uint32 // looked up last since next last had the lock: most of what is sent lies in one region,
-	keyed []byte // which is this
-
-	crc         bool
-	lately      lately         // where payload has been sent from
-	there       resident.Asked // of the message in progress
-	maxTagged   int            // payload of a full segment
-	maxUntagged int
+	round  round
+	keys   lastKey
+	form   framing
+	lately lately         // where payload has been sent from
+	there  resident.Asked // of the message in progress
 
 	cur    txMsg
-	built  uint32     // requests that SQ.Next is still to pass, see enterLocked
-	known  uint32     // behind these: requests that were there when next last had the lock
-	msn    [4]uint32  // next to use, by queue number
+	ahead  sqAhead
+	msn    nextMSN
 	sqTurn bool       // a response has just been sent: the send queue is next
 	local  *verbs.WQE // a local operation is next and waits for the round to end
 	reason error      // why building failed
@@ -77,59 +67,8 @@ type transmitter struct {
 
 // init makes the transmitter of a connection with FPDUs of up to fpdu bytes.
 func (t *transmitter) init(crc bool, fpdu int) {
-	t.crc = crc
-	t.maxTagged = (fpdu - wire.LenField - wire.TaggedLen - wire.CRCLen) &^ 3
-	if t.maxTagged >= 2*directMin {
-		t.maxTagged &^= directMin - 1 // whole pages, as most buffers are
-	}
-	t.maxUntagged = (fpdu - wire.LenField - wire.UntaggedLen - wire.CRCLen) &^ 3
-	t.msn = [4]uint32{1, 1, 1, 1}
-}
-
-// txMsg is the message in progress.
-type txMsg struct {
-	active bool
-	resp   bool // Read Response; otherwise e is a slot of the send queue
-	e      *verbs.WQE
-	op     wire.Opcode
-	imm    bool // Immediate Data follows (verbs.OpWriteImm)
-	msn    uint32
-	stag   uint32 // tagged: sink
-	to     uint64
-	length uint32
-	off    uint32
-	cur    mem.Cursor
-	src    *mem.Region // Read Response
-	gen    uint64      // of src, when cur was set
-	srcTag uint32
-	srcTO  uint64
-	ask    bool // whether it is in memory, as all of it so far was: then sending it cannot wait for a disk
-	load   bool // that is to be read before the kernel copies it, see lately
-}
-
-// askMin is how long a message is at least of which it is asked whether it is in memory. If it is, the
-// scheduler is not told of the call, even where the message has been sent lately and is not read:
-// of a call of more than 20 µs, as these are, the scheduler would take the processor away, by waking
-// a thread up, and the transmitter would have to get it back (ADR 78). Answers that have been sent
-// lately are not asked for: 1 MiB writes over iSER had 0.97 of their IOPS (0.91 to 1.10).
-const askMin = 16 << 10
-
-// lately is where the last long messages began that have been sent. Memory that is sent again
-// soon is still in a cache, and what is in a cache the kernel copies as fast as it can be read.
-type lately struct {
-	at   [8]uintptr
-	next int
-}
-
-// again reports whether a message from where c stands has been sent lately, and enters it.
-func (l *lately) again(c mem.Cursor) bool {
-	at := uintptr(unsafe.Pointer(unsafe.SliceData(c.Next(1))))
-	if slices.Contains(l.at[:], at) {
-		return true
-	}
-	l.at[l.next] = at
-	l.next = (l.next + 1) % len(l.at)
-	return false
+	t.form.init(crc, fpdu)
+	t.msn = nextMSN{1, 1, 1, 1}
 }
 
 type txResult uint8
@@ -217,64 +156,19 @@ func (t *transmitter) transmit(share int) txResult {
 		if qp.Dying.Load() {
 			return t.quit()
 		}
-		t.io.Lock()
-		if len(t.round.iov) == 0 {
-			t.buildRound()
-		}
-		var n int
-		var err error
-		switch {
-		case t.round.poison:
-			err = errPoison
-		case len(t.round.iov) == 0 && t.reason != nil:
-			err = t.reason
-		case len(t.round.iov) > 0:
-			var used bool
-			if n, err, used = qp.zc.write(); !used {
-				n, err = qp.conn.Writev(t.round.iov, t.round.soon)
-				t.stats.SendCalls++
-			}
-			if err == sockio.ErrFault && len(t.round.iov) > 1 {
-				// What lies before the bad memory can still go, piece by piece.
-				n, err = qp.conn.Writev(t.round.iov[:1], false)
-			}
-			if n > 0 {
-				t.round.taken(n)
-			}
-		}
-		if len(t.round.iov) == 0 {
-			t.round.rest(&qp.zc)
-		}
-		local := t.local
-		if len(t.round.iov) > 0 {
-			local = nil
-		}
-		t.io.Unlock()
+		n, err := t.sendRound()
 		if err != nil && err != sockio.ErrAgain {
 			t.fail(err)
 			return t.quit()
 		}
-		if local != nil {
-			t.runLocal(local)
+		if t.local != nil && len(t.round.iov) == 0 {
+			t.runLocal(t.local)
 			t.local = nil
 		}
 		share -= n
 
 		qp.Mu.Lock()
-		if t.sentOff == 0 && n > 0 && qp.start.initiator {
-			qp.start.armNudgeLocked()
-		}
-		t.sentOff += uint64(n)
-		t.enterLocked()
-		t.publishLocked()
-		qp.sweepLocked()
-		idle := len(t.round.iov) == 0 && !t.cur.active && !t.workLocked()
-		if idle {
-			t.finLocked()
-			t.busy = false
-			t.idle.Broadcast()
-			qp.halt.tellLocked()
-		}
+		idle := t.sentLocked(n)
 		qp.Mu.Unlock()
 		qp.SendCQ.Dispatch()
 		switch {
@@ -287,6 +181,68 @@ func (t *transmitter) transmit(share int) txResult {
 			return txShare
 		}
 	}
+}
+
+// sendRound builds a round, unless the rest of one is there, and offers it to the socket, which
+// takes n bytes.
+func (t *transmitter) sendRound() (n int, err error) {
+	t.io.Lock()
+	defer t.io.Unlock()
+	r := &t.round
+	if len(r.iov) == 0 {
+		t.buildRound()
+	}
+	switch {
+	case r.poison:
+		err = errPoison
+	case len(r.iov) > 0:
+		n, err = t.write()
+	default:
+		err = t.reason
+	}
+	if len(r.iov) == 0 {
+		r.rest(&t.qp.zc)
+	}
+	return n, err
+}
+
+// write offers the round to the socket. The caller holds io.
+func (t *transmitter) write() (int, error) {
+	qp, r := t.qp, &t.round
+	n, err, used := qp.zc.write()
+	if !used {
+		n, err = qp.conn.Writev(r.iov, r.soon)
+		t.stats.SendCalls++
+	}
+	if err == sockio.ErrFault && len(r.iov) > 1 {
+		// What lies before the bad memory can still go, piece by piece.
+		n, err = qp.conn.Writev(r.iov[:1], false)
+	}
+	if n > 0 {
+		r.taken(n)
+	}
+	return n, err
+}
+
+// sentLocked enters that the socket has taken n more bytes, and completes what has been sent as
+// a whole. It reports whether there is nothing more to do: the caller is no longer the transmitter then.
+func (t *transmitter) sentLocked(n int) (idle bool) {
+	qp := t.qp
+	if t.sentOff == 0 && n > 0 && qp.start.initiator {
+		qp.start.armNudgeLocked()
+	}
+	t.sentOff += uint64(n)
+	t.ahead.enterLocked(&qp.SQ)
+	t.publishLocked()
+	qp.sweepLocked()
+	if len(t.round.iov) > 0 || t.cur.active || t.workLocked() {
+		return false
+	}
+	t.finLocked()
+	t.busy = false
+	t.idle.Broadcast()
+	qp.halt.tellLocked()
+	return true
 }
 
 var errPoison = errors.New("rdma: memory was invalidated while the peer was reading it")
@@ -315,7 +271,7 @@ func (t *transmitter) fail(err error) {
 		err = fmt.Errorf("rdma: send: %w", err)
 	}
 	qp.Mu.Lock()
-	t.enterLocked()
+	t.ahead.enterLocked(&qp.SQ)
 	if e := t.culpritLocked(); st != verbs.StatusFatal && e != nil {
 		e.Status = st
 	}

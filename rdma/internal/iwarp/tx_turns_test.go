@@ -145,15 +145,15 @@ func TestRoundOfMemoryThatIsGone(t *testing.T) {
 		if tx.reason != errTouch {
 			t.Errorf("CRC %v: the round ends by %v", crc, tx.reason)
 		}
-		if tx.keyed != nil {
+		if tx.keys.mem != nil {
 			t.Errorf("CRC %v: the memory of a key is kept beyond the round", crc)
 		}
 		n := 0
 		for _, v := range tx.round.iov {
 			n += int(v.Len)
 		}
-		fpdu := wire.FPDULen(wire.TaggedLen + tx.maxTagged)
-		if want := good / tx.maxTagged * fpdu; n != want || n != tx.round.bytes {
+		fpdu := wire.FPDULen(wire.TaggedLen + tx.form.maxTagged)
+		if want := good / tx.form.maxTagged * fpdu; n != want || n != tx.round.bytes {
 			t.Errorf("CRC %v: %d bytes are to go, of %d built, want %d: the FPDUs that can be read", crc, n, tx.round.bytes, want)
 		}
 		tx.round.taken(tx.round.bytes)
@@ -281,7 +281,8 @@ func TestKeyUsedAgainInARound(t *testing.T) {
 	if tx.holdsKeys(&e) || tx.reason != errLKey {
 		t.Errorf("memory that is not the key's is sent: %v", tx.reason)
 	}
-	tx.reason, tx.key, tx.keyed = nil, mem.LocalKey, nil
+	tx.reason = nil
+	tx.keys.forget()
 }
 
 // A request that is posted when the memory of its key has been given back is refused, in the
@@ -309,8 +310,8 @@ func TestKeyGivenBackInARound(t *testing.T) {
 	tx.round.enter()
 	post()
 	post()
-	if !tx.next() || !tx.segment() || !tx.follow() || !tx.segment() || tx.built != 2 {
-		t.Fatalf("%d of two requests are built: %v", tx.built, tx.reason)
+	if !tx.next() || !tx.segment() || !tx.follow() || !tx.segment() || tx.ahead.built != 2 {
+		t.Fatalf("%d of two requests are built: %v", tx.ahead.built, tx.reason)
 	}
 	w.r.Revoke()
 	post()

@@ -6,8 +6,9 @@
 //	             tx_msg, tx_build,         which message is next, its segments, their FPDUs,
 //	             tx_refer, tx_round        and the round that they are in
 //	zerocopy     tx_zerocopy             the same by reference
-//	receiver     receiver, rx_header,    the machine over the FPDUs of the stream: parse, check,
-//	             rx_place, rx_msg, rdmap   place, act; one table row per message type
+//	receiver     receiver, rx_fpdu,      the machine over the FPDUs of the stream: parse, check,
+//	             rx_header, rx_place,      place, act; one table row per message type
+//	             rx_msg, rdmap
 //	intake       intake, rx_cut,         how the receiver's bytes come in: ahead into a buffer, or
 //	             rx_peek, rx_guess         straight to where they belong, one or many in a call
 //	reads        reads                   Reads and atomics in flight, both ways; sinks

@@ -103,7 +103,7 @@ func (in *intake) want() int {
 	const next = wire.LenField + wire.TaggedLen
 	have := in.w - in.r
 	if x.stage != rxHeader {
-		return x.left + wire.Pad(x.ulen) + wire.CRCLen + next - have
+		return x.toNext() + next - have
 	}
 	if have < 4 {
 		return next - have
@@ -123,9 +123,7 @@ func (in *intake) direct() (int, error) {
 	if !x.lockDest() {
 		n, err := qp.conn.Read(in.scrapBuf(x.left))
 		if n > 0 {
-			if x.crcOn && !x.crcOver {
-				x.crc = wire.CRC(x.crc, in.scrap[:n])
-			}
+			x.sum(in.scrap[:n])
 			x.left -= n
 		}
 		return n, err
@@ -155,7 +153,7 @@ func (in *intake) direct() (int, error) {
 	placed := max(min(n, aim), 0)
 	ok := true
 	if placed > 0 {
-		if x.crcOn && !x.crcOver {
+		if !x.crcOver {
 			x.crc, ok = crcOver(x.crc, &x.dst.cur, placed)
 		} else {
 			x.dst.cur.Skip(placed)

@@ -40,9 +40,6 @@ var rdmapOps = [...]rdmapOp{
 // opZeroFPDU stands for an FPDU without a ULPDU.
 const opZeroFPDU wire.Opcode = 0xff
 
-// ext is the RDMAP header behind the DDP header of an untagged segment.
-func (x *receiver) ext() []byte { return x.hdr[wire.LenField+wire.UntaggedLen:] }
-
 // beginReadRequest: the peer may read what it asks for (RFC 5040 §5.2.1). Nothing is
 // checked where it asks for nothing.
 func (x *receiver) beginReadRequest() {
@@ -63,7 +60,7 @@ func (x *receiver) beginReadRequest() {
 // beginTerminate: the message is read as payload.
 func (x *receiver) beginTerminate() {
 	x.dst = rxDest{kind: destTerm}
-	x.nterm = 0
+	x.term.n = 0
 }
 
 // beginAtomic: Atomic Request (RFC 7306 §5).

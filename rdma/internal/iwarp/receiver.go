@@ -1,7 +1,6 @@
 package iwarp
 
 import (
-	"encoding/binary"
 	"io"
 	"time"
 
@@ -39,14 +38,6 @@ const (
 	rxVec     = 128 // pieces of one readv
 )
 
-type rxStage uint8
-
-const (
-	rxHeader rxStage = iota
-	rxPayload
-	rxTrailer
-)
-
 // receiver belongs to the receive goroutine: the machine over the FPDUs, and what they
 // mean. How the bytes come in is the intake's.
 type receiver struct {
@@ -55,35 +46,17 @@ type receiver struct {
 
 	err error // why the loop has ended
 
-	stage   rxStage
-	crcOn   bool
-	crc     uint32
-	crcOver bool // nothing more to compute: it has been checked, or cannot be (memory fault)
+	crcOn bool
+	fpdu  // the one in progress
 
-	// The FPDU in progress.
-	hdr    [wire.MaxHdr]byte // copy of its header, length field included
-	hlen   int
-	ctrl   wire.Control
-	op     wire.Opcode
-	tag    wire.Tagged
-	unt    wire.Untagged
-	ulen   int
-	paylen int
-	left   int // payload bytes not placed yet
-	dst    rxDest
-	pend   wire.Cause // check that failed, raised after the trailer
-	detail string
-
-	msn      [4]uint32   // expected next, by queue number
-	written  *mem.Region // of the last Write that consumeWhole took: the next Send may invalidate it
-	begun    bool        // an FPDU has been received
-	extWait  bool        // responder: the announcement of the peer may be among the first FPDUs
-	recv     rxRecv      // Send in progress
-	announce bool        // the FPDU is an announcement, see ext.go
-	rtrSend  bool        // the FPDU is a Send as ready-to-receive message
-	rlen     uint32      // bytes of the Read Response in progress
-	term     [wire.MaxTermLen]byte
-	nterm    int
+	msn     [4]uint32   // expected next, by queue number
+	written *mem.Region // of the last Write that consumeWhole took: the next Send may invalidate it
+	begun   bool        // an FPDU has been received
+	extWait bool        // responder: the announcement of the peer may be among the first FPDUs
+	recv    rxRecv      // Send in progress
+	rtrSend bool        // the FPDU is a Send as ready-to-receive message
+	rlen    uint32      // bytes of the Read Response in progress
+	term    rxTerm      // Terminate in progress
 
 	nwc    int  // completions in the room
 	wakeTx bool // the transmitter may have something to do
@@ -305,7 +278,7 @@ func (x *receiver) consume() error {
 			}
 			x.stage = rxTrailer
 		case rxTrailer:
-			n := wire.Pad(x.ulen) + wire.CRCLen
+			n := x.trailerLen()
 			if len(have) < n {
 				return nil
 			}
@@ -322,40 +295,23 @@ func (x *receiver) consume() error {
 // parse starts the FPDU at the front of b. It returns the length of its header,
 // or false when that is not there yet.
 func (x *receiver) parse(b []byte) (int, bool) {
-	if len(b) < wire.LenField {
+	f := &x.fpdu
+	hl := f.parse(b)
+	if hl == 0 {
 		return 0, false
 	}
-	x.ulen = int(binary.BigEndian.Uint16(b))
-	hl := wire.LenField
-	if x.ulen >= 2 {
-		if len(b) < 4 {
-			return 0, false
-		}
-		x.ctrl = wire.Control(binary.BigEndian.Uint16(b[2:]))
-		hl += wire.Ops[x.ctrl.Op()].Hdr
-	}
-	hl = min(hl, wire.LenField+x.ulen)
-	if len(b) < hl {
-		return 0, false
-	}
-	x.hlen = copy(x.hdr[:], b[:hl])
-	x.paylen = x.ulen + wire.LenField - hl
-	x.left = x.paylen
-	x.pend, x.detail = causeNone, ""
-	x.crcOver = false
-	x.dst = rxDest{}
-	x.announce = false
-	whole := wire.FPDULen(x.ulen)
+	f.crcOver = !x.crcOn
+	whole := wire.FPDULen(f.ulen)
 	switch end := whole - wire.CRCLen; {
 	case !x.crcOn:
 		x.begin()
 	case len(b) < whole:
-		x.crc = wire.CRC(0, b[:hl])
+		f.crc = wire.CRC(0, b[:hl])
 		x.begin()
 	default:
 		// All of it is here: nothing is looked at before the CRC is known to be good,
 		// and then it need not be computed again on the way.
-		x.crcOver = true
+		f.crcOver = true
 		if wire.CRC(0, b[:end]) != wire.GetCRC(b[end:whole]) {
 			x.fail(wire.CauseCRC, "")
 		} else {
@@ -373,56 +329,44 @@ func (x *receiver) consumeWhole(hdr []byte) {
 	in := &x.in
 	c := &in.cuts.all[in.cuts.i]
 	in.cuts.i++
-	x.hlen = copy(x.hdr[:], hdr)
-	x.ctrl, x.op = wire.Control(binary.BigEndian.Uint16(hdr[wire.LenField:])), wire.Write
-	x.ulen, x.paylen, x.left = wire.TaggedLen+c.n, c.n, 0
-	x.pend, x.detail = causeNone, ""
-	x.crc, x.crcOver, x.announce = c.crc, false, false
+	x.placed(hdr, c.n, c.crc)
+	x.crcOver = !x.crcOn
 	x.stats.Direct += uint64(c.n)
 	x.written, c.whole = c.whole, nil
 	in.r += len(hdr)
 	in.pattern.since += len(hdr)
-	if x.paylen >= directMin {
+	if c.n >= directMin {
 		in.pattern.measure()
 		in.learn()
 	}
-	x.stage = rxTrailer
-}
-
-// fail notes a failed check; the first one counts.
-func (x *receiver) fail(c wire.Cause, detail string) {
-	if x.pend == causeNone {
-		x.pend, x.detail = c, detail
-	}
-	x.dst = rxDest{kind: destScrap}
 }
 
 // trailer handles the trailer: CRC, pending errors, then what the segment means.
 func (x *receiver) trailer(trailer []byte) error {
 	qp := x.qp
-	pad := len(trailer) - wire.CRCLen
+	f := &x.fpdu
 	x.stats.FPDUs++
-	if x.crcOn && !x.crcOver {
+	if pad := len(trailer) - wire.CRCLen; !f.crcOver {
 		if pad > 0 {
-			x.crc = wire.CRC(x.crc, trailer[:pad])
+			f.crc = wire.CRC(f.crc, trailer[:pad])
 		}
-		if x.crc != wire.GetCRC(trailer[pad:]) {
-			x.pend, x.detail = wire.CauseCRC, ""
+		if f.crc != wire.GetCRC(trailer[pad:]) {
+			f.pend, f.detail = wire.CauseCRC, ""
 		}
 	}
-	if x.pend != causeNone {
-		if x.pend == wire.CauseTooLong {
+	if f.pend != causeNone {
+		if f.pend == wire.CauseTooLong {
 			x.recv.status = verbs.StatusLocalLength
 		}
-		return x.terminate(x.pend, x.detail)
+		return x.terminate(f.pend, f.detail)
 	}
 	if !x.begun {
 		x.firstFPDU()
-		if x.pend != causeNone {
-			return x.terminate(x.pend, x.detail)
+		if f.pend != causeNone {
+			return x.terminate(f.pend, f.detail)
 		}
 	}
-	if x.extWait || x.announce {
+	if x.extWait || f.announce {
 		qp.start.extHeard()
 	}
 	return x.done()
@@ -433,20 +377,8 @@ func (x *receiver) trailer(trailer []byte) error {
 func (x *receiver) terminate(c wire.Cause, detail string) error {
 	qp := x.qp
 	t := &wire.Term{Cause: c}
-	local := c == wire.CauseLocal || c == wire.CauseDDPLocal
-	if c.Layer() != wire.LayerLLP && !local && x.hlen >= wire.LenField+wire.TaggedLen {
-		// Bits M and D: the refused DDP header is included; R: with its Read Request (RFC 5040 §4.8).
-		t.HasLen, t.SegLen = true, uint16(x.ulen)
-		n := wire.UntaggedLen
-		if x.ctrl.Tagged() {
-			n = wire.TaggedLen
-		}
-		if x.hlen >= wire.LenField+n {
-			t.DDP = append([]byte(nil), x.hdr[wire.LenField:wire.LenField+n]...)
-			if x.op == wire.ReadRequest && c.Layer() == wire.LayerRDMAP && x.hlen >= wire.LenField+n+wire.ReadReqLen {
-				t.RDMAP = append([]byte(nil), x.hdr[wire.LenField+n:wire.LenField+n+wire.ReadReqLen]...)
-			}
-		}
+	if c.Layer() != wire.LayerLLP && c != wire.CauseLocal && c != wire.CauseDDPLocal {
+		x.refuse(t)
 	}
 	err := &Terminated{Cause: c, Detail: detail}
 	qp.Mu.Lock()

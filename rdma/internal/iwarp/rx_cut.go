@@ -161,19 +161,5 @@ func inOrder(b []byte) bool {
 	return c.Tagged() && ulen > wire.TaggedLen || c.Op() == wire.AtomicReq
 }
 
-// busy reports whether such an FPDU is being parsed.
-func (x *receiver) busy() bool {
-	return x.stage == rxPayload && x.left > 0 && x.ctrl.Tagged()
-}
-
 // toHeader is where in the buffer the next FPDU begins.
-func (in *intake) toHeader() int {
-	x := in.rx
-	switch x.stage {
-	case rxPayload:
-		return in.r + x.left + wire.Pad(x.ulen) + wire.CRCLen
-	case rxTrailer:
-		return in.r + wire.Pad(x.ulen) + wire.CRCLen
-	}
-	return in.r
-}
+func (in *intake) toHeader() int { return in.r + in.rx.fpdu.toNext() }

@@ -17,6 +17,12 @@ type rxRecv struct {
 	status verbs.Status
 }
 
+// rxTerm is the Terminate in progress.
+type rxTerm struct {
+	b [wire.MaxTermLen]byte
+	n int // bytes that have come
+}
+
 // begin checks the header in x.hdr and finds the place for its payload. The
 // order of the checks is that of the layers: DDP version, RDMAP version and
 // opcode, then queue or STag.

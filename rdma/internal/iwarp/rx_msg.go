@@ -77,7 +77,7 @@ func (x *receiver) sendSegmentDone() error {
 func (x *receiver) terminateDone() error {
 	qp := x.qp
 	var t wire.Term
-	if err := t.Parse(x.term[:x.nterm]); err != nil {
+	if err := t.Parse(x.term.b[:x.term.n]); err != nil {
 		return fmt.Errorf("rdma: unreadable Terminate from the peer: %w", err)
 	}
 	err := &Terminated{Remote: true, Cause: t.Cause}

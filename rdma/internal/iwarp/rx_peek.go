@@ -76,93 +76,107 @@ func (in *intake) peek(limit int) (int, error) {
 	return n, err
 }
 
+// layout is a call that is being planned: where what has been seen, up to end, goes to.
+type layout struct {
+	in   *intake
+	end  int
+	vecs int // pieces left
+	from int // of what goes to the buffer next
+	to   int // and its end
+}
+
 // plan makes cuts for the long tagged payloads in the buffer, up to end, and for the
 // rest of the one in progress. What follows a cut will lie directly behind its
 // header. False: that rest is to be read alone.
 func (in *intake) plan(end int) bool {
-	const hl = wire.LenField + wire.TaggedLen
 	x := in.rx
-	k := &in.cuts
-	from := in.w             // of what goes to the buffer next
-	to := end                // and its end
-	vecs := cap(in.vec) - 2  // pieces left
-	between := func(n int) { // n bytes go to the buffer
-		if k.aimed == 0 {
-			k.lead = n
-		} else {
-			k.all[k.aimed-1].gap = n
-		}
-	}
-	k.lead = 0
+	in.cuts.lead = 0
+	l := layout{in: in, end: end, vecs: cap(in.vec) - 2, from: in.w, to: end}
 	if x.busy() && x.paylen >= directMin {
 		if !in.aimRest(end) {
 			return false
 		}
-		c := &k.all[0]
-		var cur mem.Cursor
-		c.place(&cur)
-		fit, pieces := cur.Fit(c.size, vecs-1)
-		vecs -= pieces + 1
-		from = fit
-		switch {
-		case fit < c.size:
-			c.size = fit
+		if !l.fit(&in.cuts.all[0], 0, x.ulen) {
 			return true
-		case from >= end:
-			from, to = 0, wire.Pad(x.ulen)+segGap
 		}
 	}
-	for p := in.toHeader(); p+hl <= end; {
+	if l.walk() {
+		l.between(l.to - l.from)
+	}
+	return true
+}
+
+// walk makes the cuts for the FPDUs whose headers are in the buffer, and finds where the
+// call ends. False: it ends in a cut.
+func (l *layout) walk() bool {
+	const hl = wire.LenField + wire.TaggedLen
+	in, x, k := l.in, l.in.rx, &l.in.cuts
+	for p, next := in.toHeader(), 0; p+hl <= l.end; p = next {
 		h := in.buf[p : p+hl]
 		ulen := int(binary.BigEndian.Uint16(h))
-		next := p + wire.FPDULen(ulen)
-		var t wire.Tagged
-		t.Parse(h[wire.LenField:])
+		next = p + wire.FPDULen(ulen)
 		if !inOrder(h) {
-			p = next
 			continue
 		}
-		if x.busy() && k.aimed == 0 || !t.Ctrl.Tagged() || ulen-wire.TaggedLen < directMin {
-			to = min(next, end) // this FPDU is the last of this call
-			break
-		}
+		var t wire.Tagged
+		t.Parse(h[wire.LenField:])
 		c := rxCut{size: ulen - wire.TaggedLen}
-		if x.crcOn && next <= end {
-			// All of it is here: nothing is placed before the CRC is known to be good.
-			c.crc, c.sum = wire.CRC(0, in.buf[p:p+hl+c.size]), c.size
-			if wire.CRC(c.crc, in.buf[p+hl+c.size:next-wire.CRCLen]) != wire.GetCRC(in.buf[next-wire.CRCLen:next]) {
-				to = next // let the parser find the bad CRC and report it
-				break
-			}
+		switch {
+		case x.busy() && k.aimed == 0, !t.Ctrl.Tagged(), c.size < directMin, !l.sound(&c, p, next):
+			l.to = min(next, l.end) // the parser is to see it: it is the last of this call
+			return true
+		case k.aimed == maxCuts, l.vecs < 2:
+			l.to = p
+			return true
+		case !in.aimCut(&c, &t):
+			l.to = min(next, l.end)
+			return true
 		}
-		if k.aimed == maxCuts || vecs < 2 {
-			to = p
-			break
-		}
-		if !in.aimCut(&c, &t) {
-			to = min(next, end)
-			break
-		}
-		between(p + hl - from)
-		var cur mem.Cursor
-		c.place(&cur)
-		fit, pieces := cur.Fit(c.size, vecs-1)
-		vecs -= pieces + 1
-		short := fit < c.size
-		c.size = fit
+		l.between(p + hl - l.from)
 		k.all[k.aimed] = c
 		k.aimed++
-		from = p + hl + fit
-		switch {
-		case short:
-			return true // scattered into very many pieces
-		case from >= end:
-			from, to = 0, wire.Pad(ulen)+segGap
+		if !l.fit(&k.all[k.aimed-1], p+hl, ulen) {
+			return false
 		}
-		p = next
 	}
-	between(to - from)
 	return true
+}
+
+// sound reports whether the FPDU at [p:next], whose payload c is for, may be placed: if all of it is
+// here, not before the CRC is known to be good.
+func (l *layout) sound(c *rxCut, p, next int) bool {
+	if !l.in.rx.crcOn || next > l.end {
+		return true
+	}
+	buf, pay := l.in.buf, p+wire.LenField+wire.TaggedLen
+	c.crc, c.sum = wire.CRC(0, buf[p:pay+c.size]), c.size
+	return wire.CRC(c.crc, buf[pay+c.size:next-wire.CRCLen]) == wire.GetCRC(buf[next-wire.CRCLen:next])
+}
+
+// fit shortens c, whose payload begins at p of what has been seen and is part of an FPDU of ulen
+// bytes, to what the pieces that are left can take. False: that is not all of it.
+func (l *layout) fit(c *rxCut, p, ulen int) (all bool) {
+	var cur mem.Cursor
+	c.place(&cur)
+	fit, pieces := cur.Fit(c.size, l.vecs-1)
+	l.vecs -= pieces + 1
+	if fit < c.size {
+		c.size = fit // scattered into very many pieces
+		return false
+	}
+	if l.from = p + fit; l.from >= l.end {
+		l.from, l.to = 0, wire.Pad(ulen)+segGap
+	}
+	return true
+}
+
+// between sends n bytes to the buffer, behind the last cut.
+func (l *layout) between(n int) {
+	if k := &l.in.cuts; k.aimed == 0 {
+		k.lead = n
+	} else {
+		k.all[k.aimed-1].gap = n
+	}
 }
 
 // aimRest makes the rest of the payload in progress, which lies at the front of the

@@ -36,10 +36,10 @@ func (d *rxDest) setRegion(r *mem.Region, off uint64) {
 	d.cur.Detach()
 }
 
-// lock gives access to the memory of d until unlock; false when it has been
+// lockDest gives access to the memory of f.dst until it is unlocked; false when that has been
 // revoked or is to be left alone: the payload is dropped then.
-func (x *receiver) lockDest() bool {
-	d := &x.dst
+func (f *fpdu) lockDest() bool {
+	d := &f.dst
 	switch d.kind {
 	case destRecv:
 		return true
@@ -52,7 +52,7 @@ func (x *receiver) lockDest() bool {
 		}
 		d.reg.Release()
 		if revoked {
-			x.fail(wire.CauseSTag, "memory was invalidated while the peer was writing to it")
+			f.fail(wire.CauseSTag, "memory was invalidated while the peer was writing to it")
 		}
 		d.kind = destScrap
 	}
@@ -69,11 +69,9 @@ func (d *rxDest) unlock() {
 // place places p, which lies in the read-ahead buffer.
 func (x *receiver) place(p []byte) {
 	x.left -= len(p)
-	if x.crcOn && !x.crcOver {
-		x.crc = wire.CRC(x.crc, p)
-	}
+	x.sum(p)
 	if x.dst.kind == destTerm {
-		x.nterm += copy(x.term[x.nterm:], p)
+		x.term.n += copy(x.term.b[x.term.n:], p)
 		return
 	}
 	if !x.lockDest() {

@@ -156,7 +156,10 @@ func (p *pool) hireLocked(o *Op) {
 // startLocked starts a worker.
 func (p *pool) startLocked() {
 	p.n++
-	go p.worker()
+	go func() {
+		w := worker{pool: p}
+		w.run()
+	}()
 }
 
 // watchLocked has a look at the queue taken after a while.
@@ -271,109 +274,4 @@ func (p *pool) endLocked() {
 	p.n--
 	p.work.Broadcast()
 	p.mu.Unlock()
-}
-
-// worker is a goroutine of the pool. It owns the command that it has taken from
-// the queue until that ends, waits for its initiator's data or is queued again.
-func (p *pool) worker() {
-	var owes owed
-	var news [announceMost]read
-	var ended time.Time // when the last step did, if the next one follows at once; else zero
-	reader := false     // the last command was a read
-	p.mu.Lock()
-	for {
-		if next := p.queue.head; p.n > p.most && (next == nil || p.n > p.mostFor(next)) { // there are others for the queue
-			p.endLocked()
-			return
-		}
-		for p.queue.head == nil && p.reads.fresh.head == nil && !p.readableLocked() {
-			if p.closed || p.idle >= keepIdleWorkers {
-				p.endLocked()
-				return
-			}
-			p.idle++
-			p.work.Wait()
-			p.idle--
-			p.woken = max(p.woken-1, 0)
-		}
-		if k := p.announceLocked(&news); k > 0 {
-			p.mu.Unlock()
-			for i := range news[:k] {
-				news[i].from.Announce(news[i].off, news[i].n)
-			}
-			p.mu.Lock()
-			continue
-		}
-		// Reads and what else there is go by turns.
-		if reader = p.readableLocked() && (p.queue.head == nil || !reader); reader {
-			if next := p.queue.head; next != nil {
-				p.hireLocked(next) // the caller may have been the one who was to come for it
-			}
-			o := p.popReadLocked()
-			p.readLocked(o, &owes)
-			continue
-		}
-		if p.readableLocked() {
-			p.hireLocked(p.reads.waiting.head)
-		}
-		o := p.queue.pop()
-		p.turns.popped++
-		if next := p.queue.head; next != nil && next.syncs && p.n >= p.most {
-			p.hireLocked(next) // who was started for it has ended if o was before it
-		}
-		inTurn, round := o.takeTurn(), p.turns.round
-		o.to(Running)
-		p.mu.Unlock()
-
-		began := ended
-		if began.IsZero() {
-			began = p.now()
-		}
-		answer := debt{port: o.req.Via()} // after Step the slot may hold another command
-		switch {
-		case o.Aborted():
-			o.req.Step(Abort)
-		case o.makeWrite() && inTurn:
-			answer.step = o.req
-		default:
-			o.req.Step(Proceed)
-		}
-		ended = p.now()
-		owes.add(answer, ended)
-		p.mu.Lock()
-		if !p.mayOweLocked(&owes, ended, ended.Sub(began)) {
-			p.mu.Unlock()
-			owes.pay()
-			ended = time.Time{}
-			p.mu.Lock()
-		}
-		p.turns.end(inTurn, round)
-	}
-}
-
-// readLocked goes on with o, which is a read. The lock is released meanwhile.
-func (p *pool) readLocked(o *Op, owes *owed) {
-	r := o.read
-	o.read = read{}
-	o.to(Running)
-	p.mu.Unlock()
-	if owes.n > 0 && (o.Aborted() || !r.lend()) {
-		owes.pay()
-	}
-	o.read.lent = r.lent
-	answer := debt{port: o.req.Via()}
-	if o.Aborted() {
-		o.req.Step(Abort)
-	} else {
-		o.req.Step(Proceed)
-	}
-	now := p.now()
-	owes.add(answer, now)
-	p.mu.Lock()
-	p.reads.readers--
-	if !p.mayOweReadsLocked(owes, now) {
-		p.mu.Unlock()
-		owes.pay()
-		p.mu.Lock()
-	}
 }

@@ -59,7 +59,7 @@ func (in *intake) lead() int {
 }
 
 // guess chooses windows for a readv that takes lead bytes into the buffer before
-// them, locks them, and appends it all to x.vec. False: there is nothing to guess.
+// them, locks them, and appends it all to in.vec. False: there is nothing to guess.
 func (in *intake) guess(lead int) bool {
 	qp := in.rx.qp
 	k := &in.cuts

@@ -43,9 +43,12 @@ func (l *lastKey) forget() { l.key, l.mem = mem.LocalKey, nil }
 
 // holds reports whether p lies in the memory of key, which is not mem.LocalKey.
 func (l *lastKey) holds(qp *QP, key uint32, p []byte) bool {
-	if key != l.key || !mem.Within(p, l.mem) { // the key may name other memory by now
-		l.key, l.mem = key, qp.ownMemory(key, false)
-	}
+	return key == l.key && mem.Within(p, l.mem) || l.look(qp, key, p)
+}
+
+// look is holds where the key was not the last one, or may name other memory by now.
+func (l *lastKey) look(qp *QP, key uint32, p []byte) bool {
+	l.key, l.mem = key, qp.ownMemory(key, false)
 	return mem.Within(p, l.mem)
 }
 

@@ -17,7 +17,7 @@ import (
 // commands, no block range held exclusively) costs a few compares.
 //
 // One lock guards the set, the ranges that its commands hold (ranges.go), the rate limit
-// (limiter.go) and the workers with their queue (workers.go, worker.go), because a command goes from
+// (limiter.go) and the workers with their queue (workers.go), because a command goes from
 // one of them to the next.
 type Tasks struct {
 	tracing

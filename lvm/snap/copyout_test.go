@@ -43,13 +43,12 @@ func (d *countDisk) ReadAt(p []byte, off int64) (int, error) {
 // served by one commit more, however many they are.
 func TestCopyOutsTogether(t *testing.T) {
 	disk := lvmtest.New(4 * size)
-	_, err := OpenStore(disk, 4096) // formats it
+	st, err := OpenStore(disk, 4096) // flushes
 	must(t, err)
 	gate := make(chan struct{})
 	base, cow := &countDisk{Disk: lvmtest.New(size), gate: gate}, &gateDisk{Disk: disk, gate: gate}
 	base.left.Store(20)
-	st, err := OpenStore(cow, 4096)
-	must(t, err)
+	st.dev = cow
 	set := NewSet(base, nil, nil)
 	snap, origin := set.Add("s", st, size), set.Origin()
 	var wg sync.WaitGroup
@@ -152,11 +151,10 @@ func TestCopyOutsOverlap(t *testing.T) {
 				var snaps []*Snapshot
 				for range c.snaps {
 					disk := lvmtest.New(2 * size)
-					_, err := OpenStore(disk, 4096)
+					st, err := OpenStore(disk, 4096) // writes and flushes
 					must(t, err)
 					cow := &slowDisk{Disk: disk}
-					st, err := OpenStore(cow, 4096)
-					must(t, err)
+					st.dev = cow
 					cows, snaps = append(cows, cow), append(snaps, set.Add("s", st, size))
 				}
 				start, origin := time.Now(), set.Origin()

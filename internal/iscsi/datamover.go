@@ -252,14 +252,15 @@ type Datamover interface {
 type Recovery interface {
 	// Forget drops what is kept for a task that will not be answered.
 	Forget(itt uint32)
-	// Holds reports whether the answer of a task has not been acknowledged.
-	Holds(itt uint32) bool
+	// Holds says when a task was answered, if that has not been acknowledged: a number that
+	// grows from answer to answer, of all connections together; 0 otherwise.
+	Holds(itt uint32) (when uint64)
 	// Discard gives up everything that is kept: nobody will ask for it any more.
 	Discard()
 	// Adopt takes over what from, whose connection has ended, keeps for a task: its
 	// data from the DataSN exp on is queued (0: all that was not acknowledged). ref is
 	// that of a task that has not been answered, else nil; its R2Ts are numbered from
-	// exp on. When the task had been answered, Adopt reports so and makes answer its
+	// exp on, and what is kept of an earlier task with its tag is not its. When the task had been answered, Adopt reports so and makes answer its
 	// response, for the caller to send. lost says that some of the data is not there
 	// any more.
 	Adopt(from Recovery, itt, exp uint32, ref *Ref, answer *PDU) (answered, lost bool)

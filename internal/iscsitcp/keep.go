@@ -2,6 +2,7 @@ package iscsitcp
 
 import (
 	"slices"
+	"sync/atomic"
 
 	"softiser/internal/iscsi"
 	"softiser/internal/segs"
@@ -41,11 +42,15 @@ type keeper struct {
 // keptStatus is a numbered PDU that has not been acknowledged.
 type keptStatus struct {
 	sn   uint32
+	when uint64 // of a SCSI Response: see iscsi.Recovery.Holds
 	bhs  iscsi.BHS
 	data []byte
 	lost bool      // there was no room for data
 	task *keptTask // of a SCSI Response
 }
+
+// answers counts the SCSI Responses that were kept.
+var answers atomic.Uint64
 
 // keptTask is a READ whose Data-Ins have not all been acknowledged. A command
 // that has been answered and has no data is not here.
@@ -227,6 +232,7 @@ func (k *keeper) sent(p *iscsi.PDU) {
 		s.data = slices.Clone(p.Data)
 	}
 	if p.BHS.Opcode() == iscsi.OpSCSIResponse {
+		s.when = answers.Add(1)
 		if t := k.tasks[p.BHS.ITT()]; t != nil && !t.answered {
 			t.answered = true
 			s.task = t
@@ -250,9 +256,13 @@ func (s *keptStatus) finish(b *iscsi.BHS) {
 	}
 }
 
-// answer finds the SCSI Response for a task among the numbered PDUs.
+// answer finds the SCSI Response for a task among the numbered PDUs, the last one with its tag;
+// -1 when there is none.
 func (k *keeper) answer(itt uint32) int {
-	return slices.IndexFunc(k.status, func(s keptStatus) bool {
-		return s.bhs.Opcode() == iscsi.OpSCSIResponse && s.bhs.ITT() == itt
-	})
+	for i := len(k.status) - 1; i >= 0; i-- {
+		if b := &k.status[i].bhs; b.Opcode() == iscsi.OpSCSIResponse && b.ITT() == itt {
+			return i
+		}
+	}
+	return -1
 }

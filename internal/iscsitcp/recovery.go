@@ -89,11 +89,14 @@ func (rec *recovery) Forget(itt uint32) {
 }
 
 // Holds implements iscsi.Recovery.
-func (rec *recovery) Holds(itt uint32) bool {
+func (rec *recovery) Holds(itt uint32) (when uint64) {
 	c := rec.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return rec.answer(itt) >= 0
+	if i := rec.answer(itt); i >= 0 {
+		when = rec.status[i].when
+	}
+	return when
 }
 
 // Discard implements iscsi.Recovery.
@@ -105,19 +108,30 @@ func (rec *recovery) Discard() {
 }
 
 // surrender gives up what is kept for a task: its data, nil if there is none, and
-// its response, nil if it has not been answered.
-func (rec *recovery) surrender(itt uint32) (*keptTask, *keptStatus) {
+// its response, nil if it runs. An earlier task with its tag may have been answered, and the
+// initiator, who has the answer, not yet have acknowledged it.
+func (rec *recovery) surrender(itt uint32, runs bool) (*keptTask, *keptStatus) {
 	c := rec.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	t := rec.tasks[itt]
+	t, i := rec.tasks[itt], -1
+	switch {
+	case !runs:
+		if i = rec.answer(itt); i >= 0 {
+			t = rec.status[i].task
+		}
+	case t != nil && t.answered:
+		t = nil
+	}
 	if t != nil {
-		delete(rec.tasks, itt)
+		if rec.tasks[itt] == t {
+			delete(rec.tasks, itt)
+		}
 		delete(rec.tags, t.tag)
 		rec.room += t.bytes // room in this connection's account; the bytes stay reserved among all connections
 		rec.pdus -= len(t.pdus)
 	}
-	if i := rec.answer(itt); i >= 0 {
+	if i >= 0 {
 		s := rec.status[i]
 		rec.give(len(s.data))
 		rec.status = slices.Delete(rec.status, i, i+1)
@@ -129,7 +143,7 @@ func (rec *recovery) surrender(itt uint32) (*keptTask, *keptStatus) {
 // Adopt implements iscsi.Recovery (RFC 7143 §7.2.2, §11.5.6).
 func (rec *recovery) Adopt(from iscsi.Recovery, itt, exp uint32, ref *iscsi.Ref, answer *iscsi.PDU) (answered, lost bool) {
 	c := rec.c
-	t, s := from.(*recovery).surrender(itt)
+	t, s := from.(*recovery).surrender(itt, ref != nil)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if ref != nil && exp != 0 {

@@ -22,6 +22,11 @@ func (m *taskManager) reassign(c *conn, req iscsi.TaskRequest) {
 		return
 	}
 	s.mu.Lock()
+	if c.abandoned { // its tasks have been ended with it; this one would never be
+		s.mu.Unlock()
+		c.out.taskResponse(itt, iscsi.TaskRejected)
+		return
+	}
 	k := s.cmds.tags.find(ref)
 	from, code := m.allegianceLocked(k, ref)
 	c.out.queueTaskResponse(itt, code, 0)
@@ -62,28 +67,50 @@ func (m *taskManager) reassign(c *conn, req iscsi.TaskRequest) {
 // it cannot be reassigned. k is the task if it has not been answered. The caller
 // holds s.mu.
 func (m *taskManager) allegianceLocked(k *task, itt uint32) (from *conn, code uint8) {
-	holds := func(c *conn) bool {
-		if k != nil {
-			return k.conn() == c
-		}
-		r := c.dm.Recovery()
-		return r != nil && r.Holds(itt)
+	all := &m.sess.conns.members
+	home := m.homeLocked(k, itt)
+	if home == nil {
+		return nil, iscsi.TaskNotFound
 	}
-	for _, l := range m.sess.conns.members.lost {
+	for _, l := range all.lost {
 		switch {
-		case !holds(l.c):
+		case l.c != home:
 		case l.state != recoverable:
 			return nil, iscsi.TaskStillAllegiant
 		case k != nil && k.state != taskCollecting && k.state != taskRunning:
 			return nil, iscsi.TaskNotFound // it is being aborted
 		default:
-			return l.c, iscsi.TaskComplete
+			return home, iscsi.TaskComplete
 		}
 	}
-	if slices.ContainsFunc(m.sess.conns.members.conns, holds) {
+	if slices.Contains(all.conns, home) {
 		return nil, iscsi.TaskStillAllegiant
 	}
 	return nil, iscsi.TaskNotFound
+}
+
+// homeLocked finds the connection of a task; nil when none has it. Of those that hold an answer
+// for its tag that is the one that gave the last: the others were of earlier tasks, and their
+// acknowledgement was lost with the connection, or is still to come. The caller holds s.mu.
+func (m *taskManager) homeLocked(k *task, itt uint32) (home *conn) {
+	if k != nil {
+		return k.conn()
+	}
+	last := uint64(0)
+	look := func(c *conn) {
+		if r := c.dm.Recovery(); r != nil {
+			if when := r.Holds(itt); when > last {
+				home, last = c, when
+			}
+		}
+	}
+	for _, l := range m.sess.conns.members.lost {
+		look(l.c)
+	}
+	for _, c := range m.sess.conns.members.conns {
+		look(c)
+	}
+	return home
 }
 
 // resumeLocked continues the data transfers of a task on its new connection. The

@@ -317,7 +317,7 @@ func TestAdoptSense(t *testing.T) {
 		t.Fatal(err)
 	}
 	a.keeps(old, 0, 1, 0, 20)
-	if !old.Holds(5) || old.Holds(6) {
+	if old.Holds(5) == 0 || old.Holds(6) != 0 {
 		t.Error("which responses are held")
 	}
 	var answer iscsi.PDU
@@ -325,7 +325,7 @@ func TestAdoptSense(t *testing.T) {
 		t.Errorf("answered %v with % x", answered, answer.Data)
 	}
 	a.keeps(old, 0, 0, 0, 0)
-	if m.used() != 0 || old.Holds(5) {
+	if m.used() != 0 || old.Holds(5) != 0 {
 		t.Errorf("%d bytes are still reserved, held %v", m.used(), old.Holds(5))
 	}
 }

@@ -432,7 +432,7 @@ func TestResponseAfterTheEnd(t *testing.T) {
 			if rec == nil {
 				return
 			}
-			if rec.Holds(5) != (level == 2) {
+			if (rec.Holds(5) != 0) != (level == 2) {
 				t.Errorf("it is kept: %v", rec.Holds(5))
 			}
 			if n := p.BHS.SCSIResponse().ExpDataSN(); n != 1 {

@@ -61,9 +61,16 @@ func (m *commands) abortLocked(doomed []*task, f *fence) abortCalls {
 }
 
 // overtakes reports whether a command may go to the device server while a task management
-// function is carried out: the last of its unsolicited data comes on another connection, or
-// is waited for no longer.
+// function is carried out: it is immediate, or the last of its unsolicited data comes on another
+// connection, or is waited for no longer.
 func (s *session) overtakes() bool { return s.order.takesTurns || s.erl > 0 }
+
+// enterLocked begins the way of a task to the device server, beside the order of the commands.
+// entered is to follow. The caller holds sess.mu.
+func (k *task) enterLocked() {
+	k.flags |= flagEntering
+	k.pins++
+}
 
 // abortEnteringLocked aborts a task that the device server may not know of yet, and would
 // carry out behind the answer: once it is there. f waits for its end. The caller holds

@@ -198,3 +198,50 @@ func TestAbortMeetsTheEndOfABurst(t *testing.T) {
 		})
 	}
 }
+
+// The same for an immediate command, which is in no order with the others: it comes on one
+// connection while what aborts it comes on another.
+func TestAbortMeetsAnImmediateCommand(t *testing.T) {
+	for _, f := range []iscsi.TaskFunction{iscsi.AbortTask, iscsi.AbortTaskSet, iscsi.LogicalUnitReset} {
+		t.Run(f.String(), func(t *testing.T) {
+			s := serve(t, several(2))
+			c, m := s.loopConn(t, "MaxConnections=2")
+			sn := uint32(1)
+			tur := scsiPDU(testUnitReady, false, 0, nil)
+			tur.BHS.SCSICommand().SetRead(false)
+			for m.run(tur, &sn) != 0 { // unit attentions
+			}
+			const tag = 0x2000
+			p := scsiPDU(cdbRW10(0x2a, 8, 1), true, 512, make([]byte, 512))
+			p.BHS.SetImmediate(true)
+			p.BHS.SetCmdSN(sn)
+			p.BHS.SetITT(tag)
+			k := c.sess.cmds.admit(c, p, c.sess.overtakes())
+			var a iscsi.PDU
+			q := a.BHS.NewTaskRequest(f)
+			q.SetImmediate(true)
+			q.SetITT(0x1000)
+			q.SetRefTask(tag)
+			q.SetRefCmdSN(sn)
+			q.SetCmdSN(sn)
+			before, _ := m.said()
+			m.deliver(&a)
+			if n, last := m.said(); n != before {
+				t.Errorf("answered with a %v ahead of the command", last.Opcode())
+			}
+			c.sess.cmds.execute(k, c.sess.overtakes())
+			eventually(t, "the function is answered behind the command", func() bool { // a worker may have that
+				_, last := m.said()
+				if last.Opcode() != iscsi.OpTaskResponse || last.TaskResponse().Response() != iscsi.TaskComplete {
+					return false
+				}
+				c.sess.mu.Lock()
+				defer c.sess.mu.Unlock()
+				if c.sess.cmds.tags.find(tag) != nil {
+					t.Error("it is answered, and the command has not ended")
+				}
+				return true
+			})
+		})
+	}
+}

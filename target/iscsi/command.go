@@ -15,6 +15,24 @@ type commands struct {
 // take takes a SCSI Command (RFC 7143 §11.3) that is next in order, or
 // immediate.
 func (m *commands) take(c *conn, p *iscsi.PDU) {
+	beside := p.BHS.Immediate() && m.sess.overtakes()
+	if k := m.admit(c, p, beside); k != nil {
+		m.execute(k, beside)
+	}
+}
+
+// execute gives the device server a task that admit has returned.
+func (m *commands) execute(k *task, beside bool) {
+	m.sess.node.device.Execute(&k.scsi)
+	if beside {
+		k.entered()
+	}
+}
+
+// admit gives a command its slot, and returns the task if it is to be carried out now: it may
+// have been refused, or wait for its data. beside says that task management functions may be
+// carried out while it is on its way to the device server, as overtakes tells.
+func (m *commands) admit(c *conn, p *iscsi.PDU, beside bool) *task {
 	s := m.sess
 	cmd := p.BHS.SCSICommand()
 	var ahs iscsi.CommandAHS
@@ -22,12 +40,12 @@ func (m *commands) take(c *conn, p *iscsi.PDU) {
 		var err error
 		if ahs, err = iscsi.ParseCommandAHS(p.AHS); err != nil {
 			c.out.reject(p, iscsi.RejectInvalidField)
-			return
+			return nil
 		}
 	}
 	if reason := m.check(p); reason != 0 {
 		c.out.reject(p, reason)
-		return
+		return nil
 	}
 
 	s.mu.Lock()
@@ -35,7 +53,7 @@ func (m *commands) take(c *conn, p *iscsi.PDU) {
 	if k == nil {
 		s.mu.Unlock()
 		c.out.reject(p, reason)
-		return
+		return nil
 	}
 	t := &k.scsi
 	t.CDB = append(k.cdb[:0], cmd.CDB()...)
@@ -61,23 +79,26 @@ func (m *commands) take(c *conn, p *iscsi.PDU) {
 		s.mu.Unlock()
 		p.Release()
 		k.busy()
-		return
+		return nil
 	}
 	if k.state == taskCollecting {
 		s.mu.Unlock()
-		return
+		return nil
 	}
 	if len(p.Data) > 0 {
 		k.pdu = p // Arrived borrows its buffer
 	}
 	k.setStateLocked(taskRunning)
 	k.executed = true
+	if beside {
+		k.enterLocked()
+	}
 	borrowed := k.pdu != nil
 	s.mu.Unlock()
 	if !borrowed {
 		p.Release()
 	}
-	s.node.device.Execute(t)
+	return k
 }
 
 // check refuses commands that contradict themselves or the negotiation.

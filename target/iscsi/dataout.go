@@ -160,8 +160,7 @@ func (k *task) collectedLocked(next burstNext) (stall bool) {
 	k.setStateLocked(taskRunning)
 	k.executed = next == burstRuns
 	if k.executed && k.session().overtakes() {
-		k.flags |= flagEntering
-		k.pins++
+		k.enterLocked()
 	}
 	k.scsi.Arrived, k.scsi.UnsolicitedLen = u.buf, uint32(len(u.buf))
 	if u.late != nil {

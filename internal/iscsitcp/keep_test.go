@@ -193,7 +193,7 @@ func TestKeeperAnswers(t *testing.T) {
 	k.control(iscsi.OpSCSIResponse, 6, nil)
 	k.control(iscsi.OpSCSIResponse, 5, nil)
 	k.control(iscsi.OpSCSIResponse, 5, nil) // of a later command without data
-	if k.is(1, 4, 10); !k.tasks[5].answered || k.answer(5) != 2 || k.status[3].task != nil {
+	if k.is(1, 4, 10); !k.tasks[5].answered || k.answer(5) != 3 || k.status[3].task != nil {
 		t.Errorf("answered %v, by number %d", k.tasks[5].answered, k.answer(5))
 	}
 	k.lastTag = iscsi.ReservedTag - 1

@@ -20,6 +20,7 @@ type txMsg struct {
 	to     uint64
 	length uint32
 	off    uint32
+	full   int // tagged: payload of its segments but the last
 	cur    mem.Cursor
 	src    *mem.Region // Read Response
 	gen    uint64      // of src, when cur was set
@@ -114,7 +115,8 @@ const (
 // framing is how messages are cut into FPDUs; a connection keeps it.
 type framing struct {
 	crc         bool
-	maxTagged   int // payload of a full segment
+	maxTagged   int // payload of a full segment, in whole pages
+	mostTagged  int // and what it may be, see full
 	maxUntagged int
 }
 
@@ -122,6 +124,7 @@ type framing struct {
 func (f *framing) init(crc bool, fpdu int) {
 	f.crc = crc
 	f.maxTagged = (fpdu - wire.LenField - wire.TaggedLen - wire.CRCLen) &^ 3
+	f.mostTagged = f.maxTagged
 	if f.maxTagged >= 2*directMin {
 		f.maxTagged &^= directMin - 1 // whole pages, as most buffers are
 	}
@@ -136,9 +139,32 @@ func (f *framing) segmentLen(m *txMsg, info *wire.Info) int {
 	if !info.Tagged {
 		return int(min(m.length-m.off, uint32(f.maxUntagged)))
 	}
-	n := int(min(m.length-m.off, uint32(f.maxTagged)))
+	if m.off == 0 {
+		m.full = f.full(m)
+	}
+	n := min(int(m.length-m.off), m.full)
 	if rest := int(m.length-m.off) - n; rest > 0 && rest < directMin && n >= 2*directMin {
 		n -= directMin // no short last segment, which the peer would not place directly
 	}
 	return n
+}
+
+// cacheLine is the length of a line of the processor's cache, bytes.
+const cacheLine = 64
+
+// full is the payload of the segments, but the last, of m, which is tagged: whole pages. Where
+// those leave no more than pastMax for a last segment of a Read Response (1 MiB is 17 times 60 KiB
+// and a page), the others take it, in whole lines, if they may be so long: the peer looks at a short
+// one and reads it in calls of their own, as many as for a long one.
+func (f *framing) full(m *txMsg) int {
+	n := int(m.length)
+	k, rest := n/f.maxTagged, n%f.maxTagged
+	if !m.resp || k == 0 || rest == 0 || rest > pastMax {
+		return f.maxTagged
+	}
+	even := (n/k + cacheLine) &^ (cacheLine - 1) // k times that is more than n
+	if even > f.mostTagged {
+		return f.maxTagged
+	}
+	return even
 }

@@ -322,3 +322,80 @@ func TestKeyGivenBackInARound(t *testing.T) {
 	tx.round.iov = tx.round.vec
 	tx.round.taken(tx.round.bytes)
 }
+
+// A Read Response has no short last segment where the others can take it, and no more segments than that
+// needs. Writes are cut into whole pages.
+func TestNoShortLastSegment(t *testing.T) {
+	const pages = 60 << 10
+	for _, c := range []struct {
+		name   string
+		answer bool
+		size   int
+		limit  int // of the FPDU
+		want   []int
+	}{
+		{name: "a page is left", answer: true, size: 1 << 20, want: append(slices.Repeat([]int{61696}, 16), 61440)},
+		{name: "of a Write", size: 1 << 20, want: append(slices.Repeat([]int{pages}, 17), 4096)},
+		{name: "one block is left", answer: true, size: pages + 512, want: []int{pages + 512}},
+		{name: "it fits nowhere", answer: true, size: 64 << 10, want: []int{pages, 4096}},
+		{name: "two would have to be too long", answer: true, size: 128 << 10, want: []int{pages, pages, 8192}},
+		{name: "much is left", answer: true, size: 256 << 10, want: append(slices.Repeat([]int{pages}, 4), 16384)},
+		{name: "nothing is left", answer: true, size: 2 * pages, want: []int{pages, pages}},
+		{name: "short FPDUs", answer: true, size: 4096, limit: 1448, want: []int{1428, 1428, 1240}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := newRig(t, false)
+			qp, tx := r.qp, &r.qp.tx
+			tx.init(false, fpduSize(0, true, c.limit))
+			tx.allowed = true
+			data := fill(c.size, 1)
+			w, stag, base := r.window(data, mem.RemoteRead)
+			defer w.close()
+			qp.Mu.Lock()
+			if c.answer {
+				qp.reads.irq = []irqEntry{{size: uint32(c.size), sinkSTag: 1, srcSTag: stag, srcTO: base}}
+				qp.reads.irqTail++
+			} else {
+				e, err := qp.PostLocked(0, verbs.OpWrite)
+				if err != nil {
+					t.Fatal(err)
+				}
+				e.Remote, e.Length = verbs.RemoteAddr{STag: 9}, uint32(c.size)
+				e.Add(data, mem.LocalKey)
+			}
+			qp.Mu.Unlock()
+			tx.io.Lock()
+			defer tx.io.Unlock()
+			var got []int
+			var came []byte
+			for first := true; first || tx.cur.active; first = false {
+				tx.buildRound()
+				if tx.reason != nil {
+					t.Fatal(tx.reason)
+				}
+				var b []byte
+				for _, v := range tx.round.iov {
+					b = append(b, unsafe.Slice(v.Base, v.Len)...)
+				}
+				tx.round.taken(tx.round.bytes)
+				for len(b) > 0 {
+					ulen := int(binary.BigEndian.Uint16(b))
+					var h wire.Tagged
+					h.Parse(b[wire.LenField:])
+					if h.TO != uint64(len(came)) {
+						t.Fatalf("segment %d is for %d, want %d", len(got), h.TO, len(came))
+					}
+					got = append(got, ulen-wire.TaggedLen)
+					came = append(came, b[wire.LenField+wire.TaggedLen:][:ulen-wire.TaggedLen]...)
+					b = b[wire.FPDULen(ulen):]
+				}
+			}
+			if !slices.Equal(got, c.want) {
+				t.Errorf("segments of %v bytes, want %v", got, c.want)
+			}
+			if !slices.Equal(came, data) {
+				t.Error("they do not carry the memory that was asked for")
+			}
+		})
+	}
+}

@@ -111,6 +111,7 @@ type conn struct {
 	counters connCounters
 	heard    atomic.Uint64 // up-calls that have brought PDUs
 	quiet    atomic.Bool   // nothing unsolicited may be sent before the first command
+	hungUp   atomic.Bool   // it has been logged out, be it closed by now or not
 
 	ended chan struct{} // closed after ConnectionTerminateNotify
 }
@@ -174,6 +175,7 @@ const hangUpTime = 5 * time.Second
 
 // hangUp closes a connection that has been logged out, behind what is queued.
 func (c *conn) hangUp() {
+	c.hungUp.Store(true)
 	if c.state.advance(connLoggedOut) {
 		c.timer.Reset(hangUpTime)
 		c.dm.Terminate(nil)

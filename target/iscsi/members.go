@@ -20,7 +20,7 @@ type members struct {
 // byCID finds a connection that has not been logged out.
 func (m *members) byCID(cid uint16) *conn {
 	for _, c := range m.conns {
-		if c.cid == cid && c.state.get() != connLoggedOut {
+		if c.cid == cid && !c.hungUp.Load() {
 			return c
 		}
 	}
@@ -30,7 +30,7 @@ func (m *members) byCID(cid uint16) *conn {
 // count is how many connections have not been logged out.
 func (m *members) count() (n int) {
 	for _, c := range m.conns {
-		if c.state.get() != connLoggedOut {
+		if !c.hungUp.Load() {
 			n++
 		}
 	}

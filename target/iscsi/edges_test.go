@@ -224,16 +224,19 @@ func TestReassignIsImmediate(t *testing.T) {
 	}
 }
 
-// A connection that has been logged out does not stand in the way of another with its CID.
+// A connection that has been logged out does not stand in the way of another with its CID, also
+// while it is closed and has not left.
 func TestCIDOfALoggedOutConnection(t *testing.T) {
 	c := &conn{cid: 3}
 	m := members{conns: []*conn{c}}
 	if m.byCID(3) != c || m.count() != 1 {
 		t.Error("it is not found while it is there")
 	}
-	c.state.advance(connLoggedOut)
-	if m.byCID(3) != nil || m.count() != 0 {
-		t.Error("it is found when it has been logged out")
+	c.hungUp.Store(true)
+	for _, s := range []connState{connLogin, connLoggedOut, connClosed} {
+		if c.state.advance(s); m.byCID(3) != nil || m.count() != 0 {
+			t.Errorf("it is found when it has been logged out, in state %q", c.state.get())
+		}
 	}
 }
 

@@ -260,9 +260,9 @@ type Recovery interface {
 	// Adopt takes over what from, whose connection has ended, keeps for a task: its
 	// data from the DataSN exp on is queued (0: all that was not acknowledged). ref is
 	// that of a task that has not been answered, else nil; its R2Ts are numbered from
-	// exp on, and what is kept of an earlier task with its tag is not its. When the task had been answered, Adopt reports so and makes answer its
-	// response, for the caller to send. lost says that some of the data is not there
-	// any more.
+	// exp on, and what is kept of an earlier task with its tag is not its own. When the
+	// task had been answered, Adopt reports so and makes answer its response, for the
+	// caller to send. lost says that some of the data is not there any more.
 	Adopt(from Recovery, itt, exp uint32, ref *Ref, answer *PDU) (answered, lost bool)
 }
 

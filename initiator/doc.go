@@ -1,5 +1,5 @@
 // Package initiator is the client: it logs in to iSCSI targets over iSER (RFC
-// 7145, on software iWARP) or plain TCP (RFC 7143) and makes their logical
+// 7145, on software iWARP or RoCE) or plain TCP (RFC 7143) and makes their logical
 // units block devices.
 //
 //	lun, err := initiator.Open(ctx, cfg)     // cfg from ParseURL, for example

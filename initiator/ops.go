@@ -48,7 +48,7 @@ var operations = [...]operation{
 	OpCDB:             {repeatable: true, single: true, begin: beginCDB, build: buildCDB}, // but see Request.once
 }
 
-// row returns what is known of an Op, nil when there is no such Op.
+// rowOf returns what is known of an Op, nil when there is no such Op.
 func rowOf(op Op) *operation {
 	if int(op) >= len(operations) {
 		return nil

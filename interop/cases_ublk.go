@@ -43,7 +43,7 @@ ready() { for i in $(seq 300); do grep -q "^  device  /dev/ublkb0" /tmp/attach.l
 [ "$(blockdev --getsize64 /dev/ublkb0)" = 67108864 ] || { cat /tmp/attach.log; die size; }
 `
 
-// gone is that nothing is left of a device.
+// ublkGone is that nothing is left of a device.
 const ublkGone = `[ ! -e /dev/ublkb0 ] && [ ! -e /dev/ublkc0 ] || die the device is there; quiet_kernel || die kernel
 `
 

@@ -216,7 +216,7 @@ func lookup(v *meta.VG, name string) (*meta.LV, error) {
 	return nil, fmt.Errorf("logical volume %s/%s %w", v.Name, name, vg.ErrNotFound)
 }
 
-// watchImported has the active volumes look out for their first write.
+// committed has the active volumes look out for their first write.
 func (as *activeSet) committed() {
 	for _, lv := range as.md.group.VG.LVs {
 		if n := as.nodes[lv.ID]; n != nil {

@@ -90,7 +90,7 @@ func toMove(v *meta.VG, from vg.Range, only string) (n uint64) {
 	return n
 }
 
-// moveOne moves the first run that is left.
+// one moves the first run that is left.
 func (mv *mover) one(ctx context.Context, from vg.Range, only string, to []vg.Range, policy, why string) (uint64, error) {
 	next := mv.md.group.VG.Clone()
 	for _, lv := range next.LVs {
@@ -113,7 +113,7 @@ func (mv *mover) one(ctx context.Context, from vg.Range, only string, to []vg.Ra
 	return 0, errors.New("nothing is left to move")
 }
 
-// moveArea moves up to n extents, from extent skip of one area on.
+// area moves up to n extents, from extent skip of one area on.
 func (mv *mover) area(ctx context.Context, next *meta.VG, lv *meta.LV, si, ai int, skip, n uint64, to []vg.Range, policy, why string) (uint64, error) {
 	extent := int64(next.ExtentSize) * ondisk.SectorSize
 	n = min(n, max(1, uint64(moveRun/extent)))

@@ -200,7 +200,7 @@ func (ss *snapshots) create(ctx context.Context, o SnapshotOptions, why string) 
 	return ss.createLive(ctx, n, next, cow, seg, why)
 }
 
-// snapshotLive adds a snapshot to an origin that is in use. All that can fail
+// createLive adds a snapshot to an origin that is in use. All that can fail
 // is done before the metadata says that there is a snapshot.
 func (ss *snapshots) createLive(ctx context.Context, n *node, next *meta.VG, cow *meta.LV, seg *meta.Segment, why string) error {
 	st, err := ss.openStore(next, n, cow, seg)
@@ -235,7 +235,7 @@ func freeName(v *meta.VG, prefix string) string {
 	}
 }
 
-// removeSnapshot takes a snapshot out of the metadata and from its origin.
+// remove takes a snapshot out of the metadata and from its origin.
 func (ss *snapshots) remove(ctx context.Context, cow *meta.LV, why string) error {
 	hidden, seg := ss.md.group.VG.SnapshotSegment(cow.Name)
 	if err := ss.act.idle(cow); err != nil {

@@ -167,7 +167,7 @@ func removeThinLV(next *meta.VG, name string) {
 	}
 }
 
-// resizeThin changes the virtual size of a thin volume. What lies beyond a new
+// resize changes the virtual size of a thin volume. What lies beyond a new
 // end is given back to the pool.
 func (ps *thinPools) resize(ctx context.Context, next *meta.VG, lv *meta.LV, extents uint64, why string) error {
 	n, err := ps.act.activate(ps.md.group.VG.LV(lv.Name))
@@ -195,7 +195,7 @@ func (ps *thinPools) resize(ctx context.Context, next *meta.VG, lv *meta.LV, ext
 	return f.Drain(ctx)
 }
 
-// mergeThin makes a thin volume what its snapshot is: it takes the snapshot's
+// merge makes a thin volume what its snapshot is: it takes the snapshot's
 // device over, and the old one is deleted. The snapshot must not be open.
 func (ps *thinPools) merge(ctx context.Context, name, why string) error {
 	done, err := ps.awake(ps.md.poolOf(name))

@@ -1,7 +1,8 @@
-// Package target serves block volumes by iSCSI: over soft-iWARP RDMA (iSER, RFC
-// 7145) and over TCP (RFC 7143), on one port.
+// Package target serves block volumes by iSCSI and NVMe over Fabrics: over TCP and over
+// RDMA (iSER, NVMe/RDMA; soft iWARP or RoCE v2). All that goes over TCP shares a port.
 //
-//	connection ──▶ portal.Portal: place before login, first bytes ──▶ iscsi.Frontend ──▶ scsi.Device
+//	connection ──▶ portal.Portal: place before login, first bytes ──┬─▶ iscsi.Frontend ──▶ scsi.Device ─┐
+//	                                                                └─▶ nvmf.Frontend ──────────────────┴─▶ volume.Volume
 //
 // Portals and front ends know nothing of each other but portal.Frontend and portal.Conn;
 // this package puts them together, and adds up what they report (see [Status]).

@@ -79,7 +79,7 @@ func TestLatencyTargetEnds(t *testing.T) {
 	}
 }
 
-// speedLUN does so many operations per second as its plan says for each second.
+// steadyRun runs a job on a volume that does as many operations in each second as perSecond says.
 func steadyRun(t *testing.T, text string, perSecond func(second int) int) (r *Report) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {

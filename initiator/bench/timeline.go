@@ -16,7 +16,7 @@ type timeline struct {
 	started time.Time
 
 	mu    sync.Mutex // guards what follows
-	per   int        // tickLengths that a tick stands for
+	per   int        // how many tickLength a tick stands for
 	ticks []*tick
 	end   time.Duration // of the last operation
 }

@@ -6,8 +6,8 @@
 //
 //	entries, err := nvmf.Discover(ctx, cfg)
 //
-// Queues go over TCP, or over RDMA on soft-iWARP (Config.Transport); nothing above the
-// connections knows which.
+// Queues go over TCP, or over RDMA on soft iWARP or RoCE (Config.Transport); nothing above
+// the connections knows which.
 //
 // # An association
 //
@@ -33,8 +33,9 @@
 // # Threads
 //
 // Every method may be called from any goroutine. Done callbacks run on the receive goroutine
-// of a connection and must not block; they may Submit. Each association has one goroutine
-// that keeps time, and one more while it looks for its controller or at its namespaces.
+// of a connection and must not block; they may Submit. Each association has three goroutines:
+// one keeps time, one waits for events of its controller, one looks at its namespaces when
+// they may have changed. A fourth is there while it looks for its controller.
 //
 // # NVMe: one association, made again as a whole (ADR 127)
 //

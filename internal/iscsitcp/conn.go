@@ -61,7 +61,7 @@ type Conn struct {
 	gets      getTable
 	rec       *recovery // target, error recovery level 1 and above
 	placing   any       // *task or *get whose memory the receive goroutine fills now
-	resumeRx  bool      // login may go on reading; see rxPause
+	resumeRx  bool      // login may go on reading; see receiver.notify
 	paused    bool      // the receive goroutine waits for resumeRx
 	detached  bool      // the stream was taken away by Detach
 	park      *parking  // it is to be parked, or is; nil: it is not

@@ -53,7 +53,7 @@ func (k *testKeeper) read(itt uint32, segs ...[]byte) []byte {
 	return b
 }
 
-// answer keeps a control PDU of a task.
+// control keeps a control PDU of a task.
 func (k *testKeeper) control(op iscsi.Opcode, itt uint32, data []byte) {
 	var p iscsi.PDU
 	switch op {

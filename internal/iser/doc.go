@@ -12,8 +12,9 @@
 // receive buffers shared by all connections, and the volumes that are registered. A
 // [Conn] is one connection in either role:
 //
-//   - Dial and Client (initiator), Accept (target): MPA first, then login PDUs in
-//     Sends, from the first byte. This is what Linux does.
+//   - Dial and Client (initiator), Serve (target): MPA first, then login PDUs in
+//     Sends, from the first byte. This is what Linux does. Over RoCE DialRoCE and Accept
+//     do the same behind a request of its connection manager.
 //   - Upgrade: RFC 7145's own start-up. The login runs over the TCP stream; after
 //     RDMAExtensions=Yes the same connection goes on with MPA.
 //

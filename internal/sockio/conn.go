@@ -1,9 +1,10 @@
 // Package sockio moves bytes over a connected stream socket with vectored,
 // non-blocking system calls, and waits in the Go network poller. It is the byte stream
-// below MPA, iSCSI over TCP and NVMe/TCP; only it imports x/sys for them, and it imports
-// nothing of this module.
+// below MPA, iSCSI over TCP and NVMe/TCP; only it imports x/sys for them. Of this
+// module it imports two leaves: internal/memfault and internal/race.
 //
 //	conn, opts   a connection, its settings, its end
+//	ends         which of many connections have their peers closed?
 //	layer        what changes the bytes on their way, such as TLS
 //	vec          reading and writing pieces of memory in one call
 //	inq          has the last read emptied the socket? so that nobody asks again

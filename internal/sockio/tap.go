@@ -239,7 +239,7 @@ func (t *Tap) judge(c *Conn, begins bool) int {
 	return len(t.conns) - 1
 }
 
-// begin shows a new connection to the tap that there is.
+// beginTap shows a new connection to the tap that there is.
 func (c *Conn) beginTap() {
 	if t := tapping.Load(); t != nil {
 		t.mu.Lock()

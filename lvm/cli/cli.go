@@ -369,7 +369,7 @@ func (a *app) group(name string) (*lvm.Group, error) {
 	return g, nil
 }
 
-// volume splits VG/LV, or /dev/VG/LV.
+// splitLV splits VG/LV, or /dev/VG/LV.
 func splitLV(arg string) (group, lv string, err error) {
 	group, lv, ok := strings.Cut(strings.TrimPrefix(arg, "/dev/"), "/")
 	if !ok || group == "" || lv == "" || strings.Contains(lv, "/") {

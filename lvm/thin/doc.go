@@ -73,7 +73,7 @@
 //     write finds no space. They are a log line and, for the volumes of the pool, blockdev.LowSpace,
 //     which the SCSI layer turns into the unit attention 38/07. A mark counts anew only after the use
 //     has fallen by ten percent. The count of refused writes is in the pool's usage.
-//   - Initiators set thresholds of their own in the Logical Block Provisioning mode page (ADR 0049):
+//   - Initiators set thresholds of their own in the Logical Block Provisioning mode page (ADR 49):
 //     blockdev.SpaceMeter tells the SCSI layer of each change.
 //   - Full metadata is reported as such, in its own words: extending the data does not help then.
 //

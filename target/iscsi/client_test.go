@@ -443,7 +443,7 @@ func (r *rawInitiator) write10(lba uint32, data []byte) {
 	}
 }
 
-// taskRequest sends a task management request and returns the response code.
+// sendTask sends a task management request and returns the response code.
 func (r *rawInitiator) sendTask(f iscsi.TaskFunction, lun int, ref, refSN uint32) uint32 {
 	r.t.Helper()
 	var b iscsi.BHS

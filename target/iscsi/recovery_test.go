@@ -143,7 +143,7 @@ func TestUnsolicitedRecovery(t *testing.T) {
 // cut breaks the connection off.
 func (r *rawInitiator) cut() { r.nc.Close() }
 
-// withoutConnection waits until the target has noticed that n connections are left.
+// connections waits until the target has noticed that n connections are left.
 func (s *server) connections(t *testing.T, n int) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("the session has %d connections", n), func() bool {

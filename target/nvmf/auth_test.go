@@ -16,7 +16,7 @@ import (
 	"softiser/target/nvmf"
 )
 
-// secrets of a test.
+// secret is one of a test.
 func secret(t testing.TB, s string) *dhchap.Secret {
 	t.Helper()
 	k, err := dhchap.ParseSecret(s)

@@ -28,7 +28,7 @@
 // What a kind of command does is in a view of its request: adminRequest, connectRequest and
 // authRequest; volumeRequest for what every command of a volume passes through (admit.go), and
 // above it readRequest, writeRequest, scanRequest, zeroRequest, flushRequest, copyRequest,
-// reservationRequest, rewriteRequest and protectRequest. fusedRequest is two requests. A view
+// reservationRequest, rewriteRequest, markRequest and protectRequest. fusedRequest is two requests. A view
 // is the request's pointer with other methods: there is nothing to allocate.
 //
 // # Locks

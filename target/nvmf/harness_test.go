@@ -303,7 +303,7 @@ func (q *queue) begin(s nvme.SQE, c *command) *command {
 	return c
 }
 
-// wait returns the answer to a command.
+// result returns the answer to a command.
 func (q *queue) result(c *command) (*nvme.CQE, error) {
 	<-c.done
 	q.mu.Lock()

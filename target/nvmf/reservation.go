@@ -171,7 +171,7 @@ func (r reservationRequest) unreserve() {
 	})
 }
 
-// reservationReport tells who is registered, on whichever wire.
+// report tells who is registered, on whichever wire.
 func (r reservationRequest) report() {
 	q := r.sqe().ReservationReport()
 	if !q.Extended() {

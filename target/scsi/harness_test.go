@@ -120,7 +120,7 @@ func (p *testPort) release(c *call) {
 	}
 }
 
-// bench is a device under test with one or more nexuses.
+// rig is a device under test with one or more nexuses.
 type rig struct {
 	t    testing.TB
 	dev  *Device

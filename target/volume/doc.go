@@ -1,5 +1,5 @@
 // Package volume is what belongs to a volume whichever wire reaches it. It knows no
-// protocol: front ends (target/scsi) translate theirs into its terms.
+// protocol: front ends (target/scsi, target/nvmf) translate theirs into its terms.
 //
 //	front end                          volume                             device
 //	  Request (an Op in each slot)

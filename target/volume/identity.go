@@ -11,7 +11,7 @@ import (
 
 // companyID is the company id in derived NAA and EUI designators. It lies in
 // the locally administered quadrant (AAI: the low nibble of the first octet is
-// 2), so no company can own it; see ADR 0040.
+// 2), so no company can own it; see ADR 40.
 const companyID = 0x524953
 
 // Identity is what initiators recognise a volume by, on every wire. It is derived once

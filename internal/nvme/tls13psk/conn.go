@@ -279,7 +279,7 @@ func (c *Conn) rekeyLocked() {
 
 var errClosed = errors.New("TLS: the connection is closed")
 
-// flush writes what is sealed, with the calls of net.Conn.
+// flushLocked writes what is sealed, with the calls of net.Conn.
 func (c *Conn) flushLocked() error {
 	_, err := c.Conn.Write(c.wbuf[c.woff:])
 	c.wbuf, c.woff, c.taken = c.wbuf[:0], 0, 0

@@ -88,7 +88,7 @@ func (r *reader) u16s() (l []uint16) {
 	return l
 }
 
-// lengths writes a vector: its length, in so many bytes, and what f appends.
+// appendVec writes a vector: its length, in so many bytes, and what f appends.
 func appendVec(b []byte, lengthBytes int, f func([]byte) []byte) []byte {
 	at := len(b)
 	b = append(b, make([]byte, lengthBytes)...)

@@ -2,13 +2,16 @@
 // the seam of package verbs. A [QP] is a reliable connection, an [Unreliable] a connection
 // or an end for datagrams without acknowledgements. What ties their parts together:
 //
-//	host      UDP port 4791 of an address, which all devices of the process share
-//	start     connection manager: who asks whom, for what, and what was agreed on
-//	base      number, goroutine, statistics: what all of them have
-//	pump      packets in, packets out: the machines of rc between port and queues
+//	host        UDP port 4791 of an address, which all devices of the process share
+//	start       connection manager: who asks whom, for what, and what was agreed on
+//	base        number, goroutine, statistics: what all of them have
+//	life        the goroutine of a queue pair: handlers, events, and the end
+//	pump        packets in, packets out: the machines of rc between port and queues
 //	unreliable, connection, datagram   the same for those of uc and ud; lookups and groups
-//	teardown  the goroutine of a connection: handlers, events, and the end
-//	local     requests that do not go to the wire
+//	teardown    how a reliable connection ends
+//	paths       the ways to peers, which the connections of a port share
+//	congestion  marks of routers, and what the peer is told of them
+//	counters    what the queue pairs of a port have done
 //
 // # Who runs what
 //

@@ -19,7 +19,7 @@
 // uses it makes the queue pair ready to receive before Incoming.Accept and before
 // Conn.Establish, and gives its number to somebody else only after Conn's Gone.
 //
-// What differs from Linux on purpose, and why, is in rdma/internal/roce/cm/doc.go.
+// What differs from Linux on purpose, and why, is said below.
 //
 // # Connections of RoCE: what we do as Linux does, and what not (ADR 161)
 //

@@ -120,6 +120,43 @@ func TestLongFunctionsAreExplained(t *testing.T) {
 	}
 }
 
+// TestCommentsHaveTheNameOfTheirSubject: the comment of a function, method or type that begins with a word in lower case
+// begins with its name. One that was renamed and keeps its old comment sends a reader to look for what is not there.
+func TestCommentsHaveTheNameOfTheirSubject(t *testing.T) {
+	lower := regexp.MustCompile(`^[a-z]\w*`)
+	check := func(name string, doc *ast.CommentGroup) {
+		if doc == nil {
+			return
+		}
+		word := lower.FindString(doc.Text())
+		if word != "" && word != name {
+			t.Errorf("%s: the comment of %s begins with %s", fset.Position(doc.Pos()), name, word)
+		}
+	}
+	for _, f := range sources(t) {
+		for _, d := range f.ast.Decls {
+			switch d := d.(type) {
+			case *ast.FuncDecl:
+				// A test says what should be: its comment is a sentence about that.
+				if !f.test || !strings.HasPrefix(d.Name.Name, "Test") {
+					check(d.Name.Name, d.Doc)
+				}
+			case *ast.GenDecl:
+				for _, s := range d.Specs {
+					s, ok := s.(*ast.TypeSpec)
+					switch {
+					case !ok:
+					case d.Lparen.IsValid():
+						check(s.Name.Name, s.Doc)
+					default:
+						check(s.Name.Name, d.Doc)
+					}
+				}
+			}
+		}
+	}
+}
+
 // What is left open belongs into an issue or the README, not into a comment.
 func TestNothingLeftOpen(t *testing.T) {
 	for _, f := range sources(t) {

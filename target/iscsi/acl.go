@@ -100,6 +100,9 @@ func (r *Rule) names(initiator string) bool {
 	return r.Initiator == "" || matchName(strings.ToLower(r.Initiator), strings.ToLower(initiator))
 }
 
+// namesSome reports whether the rule is about some initiators' names, and not about all.
+func (r Rule) namesSome() bool { return strings.Trim(r.Initiator, "*?") != "" }
+
 // matchName reports whether s matches pattern, in linear memory and
 // O(len(pattern)·len(s)) time: on a mismatch it returns to the last star only.
 func matchName(pattern, s string) bool {

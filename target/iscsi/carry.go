@@ -432,17 +432,14 @@ func (h Handover) enter(x *session, units []scsi.CarriedUnit) error {
 		return errShutdown
 	case x.node.gone:
 		return errRemoved
-	case s.sessions[x.tsih] != nil || s.keys[x.key] != nil:
+	case s.sessions.clashes(x):
 		return errors.New("there is such a session")
 	}
 	if err := x.openNexus(); err != nil {
 		return err
 	}
 	x.nexus.Restore(units)
-	s.keys[x.key], s.sessions[x.tsih] = x, x
-	s.kin.add(x)
-	s.shares[x.share]++
-	s.lastTSIH = max(s.lastTSIH, x.tsih)
+	s.sessions.add(x)
 	for _, c := range x.conns.members.conns {
 		s.conns[c] = struct{}{}
 	}

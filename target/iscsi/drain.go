@@ -51,7 +51,7 @@ func (s *Frontend) Drain(ctx context.Context) error {
 // them; the rest goes on, and Close may be called again to wait for it.
 func (s *Frontend) Close(ctx context.Context) error {
 	s.mu.Lock()
-	nodes := slices.Concat(s.nodes, s.leaving)
+	nodes := s.targets.all()
 	s.mu.Unlock()
 	overs, errs := make([]bool, len(nodes)), make([]error, len(nodes))
 	var wg sync.WaitGroup

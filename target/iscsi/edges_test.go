@@ -80,7 +80,7 @@ func TestTSIHsWrap(t *testing.T) {
 	s := serve(t, nil)
 	first := s.session() // TSIH 1
 	s.mu.Lock()
-	s.lastTSIH = 0xffff
+	s.sessions.last = 0xffff
 	s.mu.Unlock()
 	r := s.second(9)
 	if first.tsih != 1 || r.tsih != 2 {

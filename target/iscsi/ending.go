@@ -35,7 +35,7 @@ func (s *Frontend) awaitEnding(n *session, c *conn) {
 		return false
 	}
 	s.mu.Lock()
-	kin := s.kin.of(n)
+	kin := s.sessions.kin.of(n)
 	s.mu.Unlock()
 	over, closed, _ := endsOf(kin)
 	for _, m := range closed {

@@ -1,7 +1,6 @@
 package iscsi
 
 import (
-	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -79,20 +78,9 @@ func (s *Frontend) forget(n *session) {
 	traffic := s.past[wire.Transport]
 	traffic.add(&st)
 	s.past[wire.Transport] = traffic
-	delete(s.sessions, n.tsih)
-	if s.shares[n.share]--; s.shares[n.share] == 0 {
-		delete(s.shares, n.share)
-	}
+	s.sessions.remove(n)
 	if n.aged != nil {
 		n.aged.Stop()
-	}
-	if n.discovery() {
-		s.discoveries = slices.DeleteFunc(s.discoveries, func(x *session) bool { return x == n })
-	} else {
-		s.kin.remove(n)
-	}
-	if s.keys[n.key] == n {
-		delete(s.keys, n.key)
 	}
 	s.mu.Unlock()
 	s.limits.sessions.Info(n.log(), "session ended", zap.NamedError("reason", n.endCause()), zap.Duration("age", time.Since(n.born)))

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -40,19 +39,11 @@ type Frontend struct {
 	closing  sync.Once   // of what Close does when no volume is in use any more
 	closeErr error       // what went wrong then; written once, in closing
 
-	mu          sync.Mutex
-	nodes       []*node                      // guarded by mu; replaced, never changed in place
-	removed     map[string]ACL               // guarded by mu: names of targets that were taken away, and who might use them
-	leaving     []*node                      // guarded by mu: taken away, but commands still hold their volumes
-	sessions    map[uint16]*session          // guarded by mu, by TSIH
-	keys        map[sessionKey]*session      // guarded by mu
-	kin         families                     // guarded by mu
-	discoveries []*session                   // guarded by mu: discovery sessions, oldest first
-	shares      map[shareKey]int             // guarded by mu: sessions, by whose share they are of
-	room        Room                         // guarded by mu: as SetRoom has left it
-	conns       map[*conn]struct{}           // guarded by mu
-	past        map[portal.Transport]Traffic // guarded by mu: of sessions that have ended
-	lastTSIH    uint16                       // guarded by mu
+	mu       sync.Mutex
+	targets  targetTable                  // guarded by mu
+	sessions sessionTable                 // guarded by mu
+	conns    map[*conn]struct{}           // guarded by mu
+	past     map[portal.Transport]Traffic // guarded by mu: of sessions that have ended
 }
 
 // New checks the configuration and makes the front end. There is room for no session
@@ -67,14 +58,10 @@ func New(cfg Config) (*Frontend, error) {
 		epoch:    time.Now(),
 		bursts:   burstPool{memory: cfg.Staging},
 		volumes:  cfg.Volumes,
-		removed:  map[string]ACL{},
-		past:     map[portal.Transport]Traffic{},
-		sessions: map[uint16]*session{},
-		keys:     map[sessionKey]*session{},
-		kin:      families{},
-		shares:   map[shareKey]int{},
+		targets:  newTargetTable(),
+		sessions: newSessionTable(cfg.Room),
 		conns:    map[*conn]struct{}{},
-		room:     cfg.Room,
+		past:     map[portal.Transport]Traffic{},
 	}
 	for _, l := range []*loglimit.Limit{&s.limits.aborted, &s.limits.reject, &s.limits.protocol} {
 		l.Every = time.Second
@@ -121,7 +108,7 @@ func (s *Frontend) draining() bool { return s.drained.Load() }
 // there already stay.
 func (s *Frontend) SetRoom(r Room) {
 	s.mu.Lock()
-	s.room = r
+	s.sessions.room = r
 	s.mu.Unlock()
 }
 
@@ -131,26 +118,20 @@ func (s *Frontend) lookup(name string) (n *node, acl ACL, removed bool) {
 	name = iscsi.NormalizeName(name)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, n := range s.nodes {
-		if n.cfg.Name == name {
-			return n, n.access.Load().ACL, false
-		}
-	}
-	acl, removed = s.removed[name]
-	return nil, acl, removed
+	return s.targets.find(name)
 }
 
 // nodeList returns the targets in the order in which they were added.
 func (s *Frontend) nodeList() []*node {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.nodes
+	return s.targets.served
 }
 
 func (s *Frontend) sessionByTSIH(tsih uint16) *session {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.sessions[tsih]
+	return s.sessions.tsihs[tsih]
 }
 
 func (s *Frontend) addConn(c *conn) bool {
@@ -173,17 +154,5 @@ func (s *Frontend) dropConn(c *conn) {
 func (s *Frontend) sessionList(n *node) []*session {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.sessionListLocked(n)
-}
-
-// sessionListLocked is sessionList for who holds s.mu.
-func (s *Frontend) sessionListLocked(n *node) []*session {
-	var list []*session
-	for _, x := range s.sessions {
-		if n == nil || x.node == n {
-			list = append(list, x)
-		}
-	}
-	slices.SortFunc(list, func(a, b *session) int { return int(a.tsih) - int(b.tsih) })
-	return list
+	return s.sessions.list(n)
 }

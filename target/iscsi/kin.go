@@ -1,7 +1,7 @@
 package iscsi
 
 // families are the sessions by whose they are: a login that asks about those of its own
-// initiator's name looks at no others. Frontend.mu guards it; discovery sessions are not there.
+// initiator's name looks at no others. Discovery sessions are not there.
 type families map[kinKey]*kin
 
 // kinKey is an initiator's name at one target.

@@ -28,7 +28,7 @@ func TestLoginsUnderOneName(t *testing.T) {
 	for i, want := range map[int]int{0: many, many: 1} {
 		x := s.sessionByTSIH(all[i].tsih)
 		s.mu.Lock()
-		kin := s.kin.of(x)
+		kin := s.sessions.kin.of(x)
 		s.mu.Unlock()
 		over, closed, calls := endsOf(kin)
 		if len(kin) != want || calls != 1 || len(over)+len(closed) != 0 {
@@ -50,6 +50,6 @@ func TestLoginsUnderOneName(t *testing.T) {
 	eventually(t, "the table is empty but for the last one", func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return len(s.kin) == 1 && len(s.sessions) == 1
+		return len(s.sessions.kin) == 1 && len(s.sessions.tsihs) == 1
 	})
 }

@@ -33,7 +33,7 @@ func (s *Frontend) checkOwnerLocked(n *session) error {
 		return iscsi.Refuse(iscsi.LoginForbidden, "at %s the name %s is %s's, by a %s; %s may have it when that is gone, or after `iser-target session release %s %s`",
 			n.key.target, n.key.initiator, iscsi.Printable(other), by, iscsi.Printable(n.user), n.key.target, n.key.initiator)
 	}
-	if other, ok := s.kin.otherUser(n); ok {
+	if other, ok := s.sessions.kin.otherUser(n); ok {
 		return refuse(other, "session")
 	}
 	if other, ok := n.node.device.RegisteredUser(n.key.initiator, n.user); ok {

@@ -34,10 +34,13 @@ func (s *Frontend) register(n *session, c *conn) error {
 			s.mu.Unlock()
 			return err
 		}
-		old := s.keys[n.key] // discovery sessions are not there: there may be any number
+		old := s.sessions.ports[n.key]
 		if old == nil {
-			victim, err := s.roomLocked(n)
-			if victim == nil && err == nil {
+			victim, err := s.sessions.placeFor(n, !n.known && s.targets.knowSome())
+			switch {
+			case err != nil:
+				s.stats.noRoom.Add(1)
+			case victim == nil:
 				err = s.enterLocked(n)
 			}
 			s.mu.Unlock()
@@ -70,27 +73,13 @@ func afterLogin(s *Frontend) *time.Timer {
 
 // enterLocked gives n a TSIH and its nexus. The caller holds s.mu.
 func (s *Frontend) enterLocked(n *session) error {
-	for {
-		s.lastTSIH++
-		if s.lastTSIH == 0 {
-			continue
-		}
-		if _, taken := s.sessions[s.lastTSIH]; !taken {
-			break
-		}
-	}
-	n.tsih = s.lastTSIH
+	n.tsih = s.sessions.freeTSIH()
 	if !n.discovery() {
 		if err := n.openNexus(); err != nil {
 			return err
 		}
-		s.keys[n.key] = n
-		s.kin.add(n)
-	} else {
-		s.discoveries = append(s.discoveries, n)
 	}
-	s.sessions[n.tsih] = n
-	s.shares[n.share]++
+	s.sessions.add(n)
 	n.limitAgeLocked()
 	s.stats.logins.Add(1)
 	return nil

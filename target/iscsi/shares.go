@@ -3,8 +3,6 @@ package iscsi
 import (
 	"errors"
 	"net/netip"
-	"slices"
-	"strings"
 	"time"
 
 	"softiser/internal/iscsi"
@@ -51,7 +49,7 @@ func shareOf(n *node, user string, c *conn) shareKey {
 func (a ACL) knows(initiator string, from netip.Addr) bool {
 	from = from.Unmap().WithZone("")
 	for _, r := range a {
-		if strings.Trim(r.Initiator, "*?") != "" && r.names(initiator) && (!r.Network.IsValid() || r.Network.Contains(from)) {
+		if r.namesSome() && r.names(initiator) && (!r.Network.IsValid() || r.Network.Contains(from)) {
 			return true
 		}
 	}
@@ -68,30 +66,28 @@ func (l *loginPhase) knownTo(n *node, initiator, user string) bool {
 	return user != "" || acl.knows(initiator, l.c.remote.Addr())
 }
 
-// roomLocked decides whether there is a place for n. If victim is not nil, it has to end
-// first. The caller holds s.mu.
-func (s *Frontend) roomLocked(n *session) (victim *session, err error) {
-	l := &s.room
-	total := len(s.sessions)
-	if mine := s.shares[n.share]; total >= l.Sessions/2 && mine >= l.SessionsPerAddress {
-		if victim = s.oldestDiscoveryLocked(func(x *session) bool { return x.share == n.share }); n.discovery() && victim != nil {
+// placeFor decides whether there is a place for n. If victim is not nil, it has to end first.
+// A stranger is one whom no target knows, where targets know others: the last places are for those.
+func (t *sessionTable) placeFor(n *session, stranger bool) (victim *session, err error) {
+	l := &t.room
+	total := len(t.tsihs)
+	if mine := t.shares[n.share]; total >= l.Sessions/2 && mine >= l.SessionsPerAddress {
+		if victim = t.oldestDiscovery(func(x *session) bool { return x.share == n.share }); n.discovery() && victim != nil {
 			return victim, nil
 		}
-		s.stats.noRoom.Add(1)
 		return nil, iscsi.Refuse(iscsi.LoginOutOfResources, "%d of %d sessions are there, and %d of them are from where this one is: its share (limits.sessions_per_address)", total, l.Sessions, mine)
 	}
 	most := min(l.Sessions, maxTSIH)
-	if !n.known {
-		most -= s.reservedLocked()
+	if stranger {
+		most -= l.ReservedSessions
 	}
 	if total < most {
 		return nil, nil
 	}
-	if victim = s.oldestDiscoveryLocked(func(*session) bool { return true }); victim != nil {
+	if victim = t.oldestDiscovery(func(*session) bool { return true }); victim != nil {
 		return victim, nil
 	}
-	s.stats.noRoom.Add(1)
-	if !n.known && total < l.Sessions {
+	if stranger && total < l.Sessions {
 		return nil, iscsi.Refuse(iscsi.LoginOutOfResources, "%d of %d sessions are there; the rest is reserved for initiators that authenticate or that an access list names (limits.reserved_sessions)", total, l.Sessions)
 	}
 	return nil, iscsi.Refuse(iscsi.LoginOutOfResources, "the limit of %d sessions is reached", l.Sessions)
@@ -100,37 +96,9 @@ func (s *Frontend) roomLocked(n *session) (victim *session, err error) {
 // maxTSIH is how many sessions a TSIH, which is not 0, tells apart.
 const maxTSIH = 0xfffe
 
-// reservedLocked is how many places are for known initiators: none, where no target knows
-// any. The caller holds s.mu.
-func (s *Frontend) reservedLocked() int {
-	named := func(a ACL) bool {
-		for _, r := range a {
-			if strings.Trim(r.Initiator, "*?") != "" {
-				return true
-			}
-		}
-		return false
-	}
-	for _, n := range s.nodes {
-		if t := n.access.Load(); t.Auth.Required() || named(t.ACL) {
-			return s.room.ReservedSessions
-		}
-	}
-	return 0
-}
-
-// oldestDiscoveryLocked finds the oldest discovery session that match accepts. The caller
-// holds s.mu.
-func (s *Frontend) oldestDiscoveryLocked(match func(*session) bool) *session {
-	if i := slices.IndexFunc(s.discoveries, match); i >= 0 {
-		return s.discoveries[i]
-	}
-	return nil
-}
-
 // limitAgeLocked ends a discovery session when its time is over. The caller holds srv.mu.
 func (s *session) limitAgeLocked() {
-	if d := s.srv.room.DiscoveryAge; s.discovery() && d > 0 {
+	if d := s.srv.sessions.room.DiscoveryAge; s.discovery() && d > 0 {
 		s.aged = time.AfterFunc(d, func() {
 			s.srv.stats.discoveryEnded.Add(1)
 			s.dismiss(errDiscoveryAge)

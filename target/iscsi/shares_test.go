@@ -108,8 +108,8 @@ func TestUsersHaveShares(t *testing.T) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.shares) != 0 {
-		t.Errorf("shares of nobody: %v", s.shares)
+	if len(s.sessions.shares) != 0 {
+		t.Errorf("shares of nobody: %v", s.sessions.shares)
 	}
 }
 

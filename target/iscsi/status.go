@@ -123,8 +123,8 @@ type TransferStats = iscsi.DatamoverStats
 // Status returns a snapshot.
 func (s *Frontend) Status() Status {
 	s.mu.Lock()
-	room, past := s.room, maps.Clone(s.past)
-	list := s.sessionListLocked(nil)
+	room, past := s.sessions.room, maps.Clone(s.past)
+	list := s.sessions.list(nil)
 	s.mu.Unlock()
 	st := Status{
 		Sessions:      []SessionStatus{},

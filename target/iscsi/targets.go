@@ -51,18 +51,11 @@ func (s *Frontend) AddTarget(t Target) error {
 	}
 
 	s.mu.Lock()
-	same := func(o *node) bool { return o.cfg.Name == t.Name }
-	if slices.ContainsFunc(s.nodes, same) {
-		s.mu.Unlock()
-		return fmt.Errorf("target %s: there is one of that name already", t.Name)
-	}
-	if slices.ContainsFunc(s.leaving, same) {
-		s.mu.Unlock()
-		return fmt.Errorf("target %s: one of that name has been removed, but its commands still hold their volumes; remove it again to wait for them", t.Name)
-	}
-	s.nodes = append(slices.Clip(s.nodes), n)
-	delete(s.removed, t.Name)
+	err = s.targets.add(n)
 	s.mu.Unlock()
+	if err != nil {
+		return err
+	}
 	s.log.Info("target added", zap.String("target", t.Name))
 
 	var errs []error
@@ -120,7 +113,9 @@ func (s *Frontend) UpdateTarget(t Target) error {
 // initiators, and RemoveTarget may be called again to wait for the rest: only when it
 // returns something else than ctx's error may the volumes be closed.
 func (s *Frontend) RemoveTarget(ctx context.Context, name string) error {
-	n, err := s.leave(name)
+	s.mu.Lock()
+	n, err := s.targets.leave(iscsi.NormalizeName(name))
+	s.mu.Unlock()
 	if err != nil {
 		return err
 	}
@@ -136,32 +131,10 @@ func (s *Frontend) RemoveTarget(ctx context.Context, name string) error {
 		<-x.done // from then on no volume refers to the session
 	}
 	s.mu.Lock()
-	s.leaving = slices.DeleteFunc(s.leaving, func(x *node) bool { return x == n })
+	s.targets.forget(n)
 	s.mu.Unlock()
 	s.log.Info("target removed", zap.String("target", n.cfg.Name))
 	return err
-}
-
-// leave takes a target out of the list of those that are served, if that has not
-// been done before.
-func (s *Frontend) leave(name string) (*node, error) {
-	name = iscsi.NormalizeName(name)
-	named := func(n *node) bool { return n.cfg.Name == name }
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if i := slices.IndexFunc(s.leaving, named); i >= 0 {
-		return s.leaving[i], nil
-	}
-	i := slices.IndexFunc(s.nodes, named)
-	if i < 0 {
-		return nil, fmt.Errorf("target: there is no target %s", name)
-	}
-	n := s.nodes[i]
-	n.gone = true
-	s.nodes = slices.Concat(s.nodes[:i], s.nodes[i+1:])
-	s.removed[n.cfg.Name] = n.access.Load().ACL
-	s.leaving = append(s.leaving, n)
-	return n, nil
 }
 
 // node finds a target by name.

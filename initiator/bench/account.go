@@ -102,17 +102,14 @@ func (c *clone) fail(s *slot, err error) {
 
 // measure ends the ramp: what happened so far is forgotten.
 func (c *clone) measure(now time.Duration) {
-	c.ramped = true
-	c.began = now
+	c.restart(now)
 	c.usage0 = processUsage()
 	c.stats.Dir, c.stats.Depth = [dirs]DirStats{}, [7]uint64{}
 	for d := range c.live.ios {
 		c.live.ios[d].Store(0)
 		c.live.bytes[d].Store(0)
 	}
-	for d := range c.lim {
-		c.lim[d].reset(now)
-	}
+	c.pace.reset(now)
 	c.floors = newFloors(c.job)
 }
 

@@ -20,50 +20,32 @@ import (
 type clone struct {
 	clock
 	turns
+	ending
 
 	job     *Job
 	luns    []LUN
 	slots   []slot
 	mem     []byte
 	live    live
-	stopped atomic.Bool
-	// dismissed: ended by exitall of another clone, which is no interruption.
-	dismissed atomic.Bool
-	started   atomic.Bool // what the runner owns is set up
-	concluded atomic.Bool // ended because its state is steady
-	abandoned atomic.Bool // ended because its target stays away
-	done      chan struct{}
+	started atomic.Bool // what the runner owns is set up
+	done    chan struct{}
 
 	delay *time.Timer // startdelay; guarded by turns.mu
 
 	// runner
-	series     seriesSet
-	ticker     *ticker // of the run's timeline; nil: nobody draws it
-	work       supply
-	flushes    flushes
-	content    *filler
-	refills    bool // each write gets its content anew
-	scrambles  bool
-	ledger     *Ledger
-	lim        [datas]limiter
-	paced      bool
-	resting    int
-	flow       *flow
-	floors     []floor
-	search     *depthSearch
-	idle       []*slot // held back by it
-	over       bool    // to end although there is more to do
-	flight     int     // requests handed to the sessions and not accounted
-	began      time.Duration
-	sinceEpoch time.Duration // start of the clone
-	ramped     bool
-	failed     bool
-	cut        bool // stopped before its end
-
-	// guarded by flow.mu
-	inFlow     bool
-	queued     bool  // in flow.waiting
-	flowIssued int64 // operations
+	series  seriesSet
+	ticker  *ticker // of the run's timeline; nil: nobody draws it
+	work    supply
+	flushes flushes
+	content filler
+	ledger  *Ledger
+	pace    pacing
+	resting int
+	share   flowShare
+	floors  []floor
+	search  *depthSearch
+	idle    []*slot // held back by it
+	flight  int     // requests handed to the sessions and not accounted
 
 	verifyAt    uint64 // next ledger block
 	verifyBegan time.Duration
@@ -71,7 +53,7 @@ type clone struct {
 	stats       Stats
 }
 
-// newClone prepares a clone of j on its sessions; total is the volume's size.
+// newClone prepares a clone of j on its sessions; info is of the volume, and epoch the zero of its time stamps.
 func newClone(j *Job, luns []LUN, info blockdev.Info, epoch time.Time) (c *clone, err error) {
 	base := j.Offset.Resolve(info.Size) + int64(j.clone)*j.OffsetIncr.Resolve(info.Size)
 	unit := int64(j.minBS())
@@ -116,7 +98,7 @@ func newClone(j *Job, luns []LUN, info blockdev.Info, epoch time.Time) (c *clone
 	if c.series, err = openSeries(j); err != nil {
 		return nil, errors.Join(err, c.close())
 	}
-	c.limits()
+	c.pace, c.floors = newPacing(j), newFloors(j)
 	return c, nil
 }
 
@@ -149,7 +131,6 @@ func (c *clone) makeSlots() (err error) {
 		_ = populate(c.mem) // before the clock runs; a kernel that cannot gives memory when it is first used
 	}
 	c.slots = make([]slot, j.IODepth)
-	c.refills, c.scrambles = j.refills(), j.scrambles()
 	for i := range c.slots {
 		s := &c.slots[i]
 		s.c, s.lun, s.buf = c, c.luns[i%len(c.luns)], c.mem[i*each:(i+1)*each]
@@ -163,19 +144,6 @@ func (c *clone) makeSlots() (err error) {
 		c.idle = make([]*slot, 0, j.IODepth)
 	}
 	return nil
-}
-
-func (c *clone) limits() {
-	j := c.job
-	c.floors = newFloors(j)
-	for d := range c.lim {
-		// The clones of a job have a limit each, as in fio.
-		c.lim[d] = limiter{bytes: j.Rate[d], iops: j.RateIOPS[d]}
-		if j.Poisson {
-			c.lim[d].poisson(j.BS[d].Min, j.Seed+uint64(j.thread)<<32+uint64(d))
-		}
-		c.paced = c.paced || j.Rate[d] > 0 || j.RateIOPS[d] > 0
-	}
 }
 
 // close gives back what newClone took; the sessions are the caller's.

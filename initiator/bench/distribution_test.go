@@ -140,9 +140,8 @@ func TestSharesAreFios(t *testing.T) {
 // deviation is as long.
 func TestPoissonRate(t *testing.T) {
 	j := parseText(t, "[j]\nrate_iops=50\nrate_process=poisson")[0]
-	c := &clone{job: j}
-	c.limits()
-	l := &c.lim[dirRead]
+	p := newPacing(j)
+	l := &p.lim[dirRead]
 	l.reset(time.Second)
 	var m Moments
 	last := time.Duration(0)

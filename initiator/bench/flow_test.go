@@ -61,6 +61,43 @@ func TestFlow(t *testing.T) {
 	}
 }
 
+// Members of a flow do operations in the ratio of their weights. Whoever is ahead is told, once,
+// when the others have caught up or left; one that looks itself is not.
+func TestFlowShare(t *testing.T) {
+	told := 0
+	f := &flow{issued: 1}
+	a := &flowShare{flow: f, weight: 2, resume: func() { told++ }}
+	b := &flowShare{flow: f, weight: 1}
+	a.join()
+	b.join()
+	a.join() // again: by its start
+	run := func(s *flowShare) (n int) {
+		for s.admit() {
+			n++
+		}
+		return n
+	}
+	if n := run(a); n != 3 || f.weight != 3 || len(f.waiting) != 1 {
+		t.Errorf("%d operations are not ahead, of weight %d; %d wait", n, f.weight, len(f.waiting))
+	}
+	a.admit()
+	if n := run(b); n != 3 || told != 1 || len(f.waiting) != 0 {
+		t.Errorf("the other did %d; the first was told %d times, and %d wait", n, told, len(f.waiting))
+	}
+	run(a)
+	b.leave()
+	if told != 2 || f.weight != 2 || b.issued != 0 {
+		t.Errorf("told %d times; weight %d, %d operations of one that has left", told, f.weight, b.issued)
+	}
+	b.leave() // again: it had not begun
+	if n := f.weight; n != 2 {
+		t.Errorf("weight %d", n)
+	}
+	if none := new(flowShare); !none.admit() {
+		t.Error("a clone without a flow is ahead")
+	}
+}
+
 // A job that has ended, or has not begun, holds up nobody.
 func TestFlowOfOneLeft(t *testing.T) {
 	f := newFake(t, 1<<20)

@@ -5,6 +5,38 @@ import (
 	"time"
 )
 
+// pacing keeps a clone to the rates of its job. The clones of a job have the rates each, as in fio.
+type pacing struct {
+	on  bool // some direction has a rate
+	lim [datas]limiter
+}
+
+func newPacing(j *Job) (p pacing) {
+	for d := range p.lim {
+		p.lim[d] = limiter{bytes: j.Rate[d], iops: j.RateIOPS[d]}
+		if j.Poisson {
+			p.lim[d].poisson(j.BS[d].Min, j.Seed+uint64(j.thread)<<32+uint64(d))
+		}
+		p.on = p.on || j.Rate[d] > 0 || j.RateIOPS[d] > 0
+	}
+	return p
+}
+
+// reset restarts the accounts at now.
+func (p *pacing) reset(now time.Duration) {
+	for d := range p.lim {
+		p.lim[d].reset(now)
+	}
+}
+
+// take enters an operation, and returns how long after now it is due; zero or less: now.
+func (p *pacing) take(e extent, now time.Duration) time.Duration {
+	l := &p.lim[e.d]
+	wait := l.wait(now)
+	l.take(e.n)
+	return wait
+}
+
 // limiter paces one direction of one clone: the n-th byte (or operation) is due
 // at start + n/rate, so a load that has fallen behind catches up, as fio's
 // linear rate does.

@@ -51,7 +51,10 @@ func (j *Job) scrambles() bool {
 
 // filler makes the content of one clone's writes.
 type filler struct {
-	p       *Payload
+	p         *Payload
+	refills   bool // each write gets its content anew
+	scrambles bool // each write is made its own, but for most of its content
+
 	draws   rng    // which are duplicates, and of what
 	seed    uint64 // of this clone; that of the next one is one more
 	made    uint64 // contents made that are no duplicates
@@ -62,9 +65,9 @@ type filler struct {
 	written uint64 // for scramble
 }
 
-func newFiller(j *Job, size int64) *filler {
-	f := &filler{
-		p: &j.Payload, seed: j.Seed, block: j.BS[dirWrite].Min,
+func newFiller(j *Job, size int64) filler {
+	f := filler{
+		p: &j.Payload, refills: j.refills(), scrambles: j.scrambles(), seed: j.Seed, block: j.BS[dirWrite].Min,
 		clone: uint64(max(j.thread, 1) - 1), clones: uint64(max(j.threads, 1)),
 	}
 	f.draws = rng(mix64(j.Seed + uint64(j.thread)<<48))
@@ -92,6 +95,16 @@ func (f *filler) choose() uint64 {
 	}
 	f.made++
 	return f.content(f.clone, f.made-1)
+}
+
+// renew makes buf, which fill has filled once, the content of a write at off.
+func (f *filler) renew(buf []byte, off int64) {
+	switch {
+	case f.refills:
+		f.fill(buf)
+	case f.scrambles:
+		f.scramble(buf, off)
+	}
 }
 
 // fill makes buf the content of one write.

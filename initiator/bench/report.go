@@ -29,7 +29,7 @@ func (r *Report) Failed() bool {
 // collect sums up by clone or by group; cancelled: the context has ended.
 func (r *Report) collect(all []*clone, cancelled bool) {
 	for _, c := range all {
-		cut := c.cut && (cancelled || !c.dismissed.Load() && !c.concluded.Load())
+		cut := c.interrupted(cancelled)
 		r.Interrupted = r.Interrupted || cut
 		r.Unverified = r.Unverified || cut && c.ledger != nil && (c.job.DoVerify && c.job.writes() || c.job.VerifyOnly)
 		r.add(&c.stats)

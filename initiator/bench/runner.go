@@ -25,24 +25,16 @@ func (c *clone) start() {
 
 // begin starts the clocks of a clone and submits the first command of each slot.
 func (c *clone) begin() {
-	if c.flow != nil {
-		c.flow.join(c)
-	}
+	c.share.join()
 	now := c.now()
-	c.began, c.ramped = now, c.job.RampTime == 0
-	c.sinceEpoch = now
+	c.set(now, c.job.RampTime, c.job.Runtime)
 	for _, s := range c.series {
 		if s.logs.Unix {
 			s.base = time.Now().UnixMilli()
 		}
 	}
 	c.usage0 = processUsage()
-	if c.job.Runtime > 0 {
-		c.deadline = now + c.job.RampTime + c.job.Runtime
-	}
-	for d := range c.lim {
-		c.lim[d].reset(now)
-	}
+	c.pace.reset(now)
 	if c.job.VerifyOnly {
 		if c.job.VerifyState == "" {
 			c.replay()
@@ -131,21 +123,21 @@ func (c *clone) rest() {
 // advance chooses what comes when all slots rest; false: the end.
 func (c *clone) advance() bool {
 	now := c.now()
-	halted := c.stopped.Load() || c.over || c.failed && !c.job.ContinueOnErr
+	halted := c.halted(c.job.ContinueOnErr)
 	switch c.live.at() {
 	case phaseRun:
 		if c.work.drained && !halted && !c.expired(now) {
 			c.work.restart()
 			return true
 		}
-		c.cut = c.cut || c.work.drained && c.stopped.Load() && !c.expired(now)
+		c.leaves(c.work.drained && !c.expired(now))
 		c.closeRun(now)
 		if c.job.writes() && c.job.EndFsync {
 			if !halted {
 				c.live.enter(phaseFlush)
 				return true
 			}
-			c.cut = c.cut || c.stopped.Load()
+			c.leaves(true)
 		}
 		return c.toVerify(halted)
 	case phaseFlush:
@@ -159,9 +151,7 @@ func (c *clone) advance() bool {
 
 // closeRun ends the measured time of the main phase.
 func (c *clone) closeRun(now time.Duration) {
-	if c.flow != nil {
-		c.flow.leave(c)
-	}
+	c.share.leave()
 	if c.abandoned.Load() {
 		now = c.deadline // nothing has been done since
 	}
@@ -178,7 +168,7 @@ func (c *clone) toVerify(halted bool) bool {
 		return false
 	}
 	if halted {
-		c.cut = c.cut || c.stopped.Load()
+		c.leaves(true)
 		return false
 	}
 	c.live.enter(phaseVerify)

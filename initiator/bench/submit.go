@@ -21,13 +21,13 @@ func (c *clone) submitNext(s *slot) bool {
 // runNext gives slot s its next command, and reports whether it has one: false when the
 // clone's work is done, its time over, or it has failed.
 func (c *clone) runNext(s *slot) bool {
-	if c.stopped.Load() || c.expired(s.start) || c.over || c.failed && !c.job.ContinueOnErr {
+	if c.expired(s.start) || c.halted(c.job.ContinueOnErr) {
 		// Being stopped counts as an interruption only if there was something left to do.
 		c.cut = c.cut || c.stopped.Load() && !c.expired(s.start) && (s.held || c.work.next(&s.ext) || c.work.drained)
 		s.held = false
 		return false
 	}
-	if !c.ramped && s.start-c.began >= c.job.RampTime {
+	if c.rampedUp(s.start, c.job.RampTime) {
 		c.measure(s.start)
 	}
 	if c.flushes.due() {
@@ -38,18 +38,15 @@ func (c *clone) runNext(s *slot) bool {
 		if c.search != nil && !c.admitDepth(s) {
 			return true
 		}
-		if c.flow != nil && !c.flow.admit(c) {
+		if !c.share.admit() {
 			c.awaitFlow(s)
 			return true
 		}
 		if !c.work.next(&s.ext) {
 			return false
 		}
-		if c.paced {
-			l := &c.lim[s.ext.d]
-			wait := l.wait(s.start)
-			l.take(s.ext.n)
-			if wait > 0 {
+		if c.pace.on {
+			if wait := c.pace.take(s.ext, s.start); wait > 0 {
 				s.held = true
 				c.park(s, s.start+wait)
 				return true
@@ -72,13 +69,10 @@ func (c *clone) submitData(s *slot) {
 	case dirWrite:
 		r.Op, r.FUA = blockio.OpWrite, c.job.FUA
 		c.flushes.since++
-		switch {
-		case c.ledger != nil:
+		if c.ledger != nil {
 			c.ledger.sign(r.Buf, e.off, c.job)
-		case c.refills:
-			c.content.fill(r.Buf)
-		case c.scrambles:
-			c.content.scramble(r.Buf, e.off)
+		} else {
+			c.content.renew(r.Buf, e.off)
 		}
 	case dirTrim:
 		r.Op, r.Buf = blockio.OpDiscard, nil

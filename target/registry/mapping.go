@@ -38,57 +38,36 @@ func newMapping(b *common, g *groups) *mapping {
 // cannot be opened is logged and left out. It returns how many there are, and how many are
 // served, those that were served before included.
 func (m *mapping) addAll(cfg *config.Config, want func(config.Volume) bool) (configured, served int) {
-	luns, servedLUNs := m.addLUNs(cfg, want)
-	spaces, servedSpaces := m.addNamespaces(cfg, want)
-	return luns + spaces, servedLUNs + servedSpaces
-}
-
-func (m *mapping) addLUNs(cfg *config.Config, want func(config.Volume) bool) (configured, served int) {
+	one := func(p place, volume string, add func(config.Volume) error, log func(error)) {
+		v, _ := findVolume(cfg, volume)
+		there := m.volumes.at(p) != nil
+		if !there && !want(v) {
+			return
+		}
+		configured++
+		if !there {
+			if err := add(v); err != nil {
+				log(err)
+				return
+			}
+		}
+		served++
+	}
+	ctx := context.Background()
 	for _, t := range cfg.Targets {
 		for _, l := range t.LUNs {
-			v, _ := findVolume(cfg, l.Volume)
-			there := m.volumes.at(place{t.IQN, uint32(l.LUN)}) != nil
-			if there {
-				served++
-			}
-			if there || want(v) {
-				configured++
-			}
-			if there || !want(v) {
-				continue
-			}
-			if err := m.addLUN(context.Background(), t.IQN, l, v); err != nil {
+			one(place{t.IQN, uint32(l.LUN)}, l.Volume, func(v config.Volume) error { return m.addLUN(ctx, t.IQN, l, v) }, func(err error) {
 				m.log.Error("a LUN is not served; the others are", zap.String("target", t.IQN), zap.Int("lun", l.LUN),
 					zap.String("volume", l.Volume), zap.Error(err))
-				continue
-			}
-			served++
+			})
 		}
 	}
-	return configured, served
-}
-
-// addNamespaces is addLUNs for namespaces.
-func (m *mapping) addNamespaces(cfg *config.Config, want func(config.Volume) bool) (configured, served int) {
 	for _, s := range cfg.Subsystems {
 		for _, n := range s.Namespaces {
-			v, _ := findVolume(cfg, n.Volume)
-			there := m.volumes.at(place{s.NQN, uint32(n.NSID)}) != nil
-			if there {
-				served++
-			}
-			if there || want(v) {
-				configured++
-			}
-			if there || !want(v) {
-				continue
-			}
-			if err := m.addNamespace(context.Background(), s.NQN, n, v); err != nil {
+			one(place{s.NQN, uint32(n.NSID)}, n.Volume, func(v config.Volume) error { return m.addNamespace(ctx, s.NQN, n, v) }, func(err error) {
 				m.log.Error("a namespace is not served; the others are", zap.String("subsystem", s.NQN), zap.Int("nsid", n.NSID),
 					zap.String("volume", n.Volume), zap.Error(err))
-				continue
-			}
-			served++
+			})
 		}
 	}
 	return configured, served

@@ -10,6 +10,7 @@ import (
 
 	"softiser/initiator/blockio"
 	"softiser/initiator/connflags"
+	"softiser/internal/durable"
 	"softiser/internal/sizeflag"
 )
 
@@ -93,17 +94,19 @@ func readCommand() *cobra.Command {
 	cmd.Flags().BoolVar(&f.sparse, "sparse", false, "leave holes in FILE where the volume holds zeroes")
 	cmd.Flags().BoolVarP(&f.force, "force", "f", false, "replace FILE")
 	cmd.RunE = func(cmd *cobra.Command, a []string) error {
-		out, toStdout := &output{File: os.Stdout}, len(a) < 2 || a[1] == "-"
+		out, toStdout := os.Stdout, len(a) < 2 || a[1] == "-"
 		s, err := f.open(cmd, a[0])
 		if err != nil {
 			return err
 		}
 		defer s.lun.Close()
+		var file *durable.Replacement
 		if !toStdout {
-			if out, err = create(a[1], f.force); err != nil {
+			if file, err = create(a[1], f.force); err != nil {
 				return err
 			}
-			defer out.discard()
+			defer file.Discard()
+			out = file.File
 		}
 		if s.length < 0 {
 			s.length = s.lun.Info().Size - s.off
@@ -111,7 +114,7 @@ func readCommand() *cobra.Command {
 		s.prog = startProgress("read", s.length, !f.quiet && !f.json)
 		defer s.prog.stop()
 		begun := time.Now()
-		take, finish := s.toFile(out.File)
+		take, finish := s.toFile(out)
 		if err := s.read(cmd.Context(), take); err != nil {
 			return err
 		}
@@ -119,7 +122,7 @@ func readCommand() *cobra.Command {
 			return err
 		}
 		if !toStdout {
-			if err := out.keep(f.force); err != nil {
+			if err := file.Keep(f.force); err != nil {
 				return err
 			}
 		}
@@ -128,6 +131,21 @@ func readCommand() *cobra.Command {
 		return f.report(cmd, &o, begun, toStdout)
 	}
 	return cmd
+}
+
+// create opens FILE for writing. An existing one is refused unless replace is
+// set; a device or a pipe is written in place then.
+func create(name string, replace bool) (*durable.Replacement, error) {
+	st, err := os.Stat(name)
+	switch {
+	case err == nil && st.IsDir():
+		return nil, usage("%s is a folder; name a file in it", name)
+	case err == nil && !replace && !st.Mode().IsRegular():
+		return nil, usage("%s exists and is no ordinary file; --force writes to what is there", name)
+	case err == nil && !replace:
+		return nil, usage("%s exists; --force replaces it", name)
+	}
+	return durable.Replace(name)
 }
 
 // report prints the outcome, on stderr when stdout carries data.

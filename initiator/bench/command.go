@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"softiser/initiator/connflags"
+	"softiser/internal/durable"
 	"softiser/internal/terminal"
 	"softiser/internal/usage"
 )
@@ -282,7 +283,7 @@ func (c *command) run(cmd *cobra.Command, args []string) error {
 		return usage.Wrap(noVolume(jobs[i]))
 	}
 	cmd.SilenceUsage = true
-	out, closeOut, err := c.open(cmd.OutOrStdout())
+	out, endOut, err := c.open(cmd.OutOrStdout(), every > 0)
 	if err != nil {
 		return err
 	}
@@ -300,13 +301,13 @@ func (c *command) run(cmd *cobra.Command, args []string) error {
 			_ = r.write(out, c.formats, global)
 		}
 	}
-	closePlot := func() error { return nil }
+	endPlot := func(err error) error { return err }
 	if c.plot != "" {
-		f, err := os.Create(c.plot)
+		f, err := durable.Replace(c.plot)
 		if err != nil {
-			return errors.Join(fmt.Errorf("--plot: %w", err), closeOut())
+			return endOut(fmt.Errorf("--plot: %w", err))
 		}
-		cfg.Plot, closePlot = f, f.Close
+		cfg.Plot, endPlot = f, ended(f)
 	}
 	var view *liveView
 	switch {
@@ -324,14 +325,13 @@ func (c *command) run(cmd *cobra.Command, args []string) error {
 	rep, err := Run(ctx, jobs, cfg)
 	line.clear()
 	view.close()
-	err = errors.Join(err, closePlot())
-	if err != nil {
+	if err = endPlot(err); err != nil {
 		if ctx.Err() != nil {
 			err = &usage.Exit{Code: exitInterrupted, Err: fmt.Errorf("bench: interrupted before the first job ran: %w", err)}
 		}
-		return errors.Join(err, closeOut())
+		return endOut(err)
 	}
-	if err := errors.Join(rep.write(out, c.formats, global), closeOut()); err != nil {
+	if err := endOut(rep.write(out, c.formats, global)); err != nil {
 		return err
 	}
 	return rep.outcome()
@@ -392,15 +392,35 @@ func (r *Report) Err() error {
 	return fmt.Errorf("bench: %d operations failed, %d blocks did not verify; the first: %w", errs, bad, first)
 }
 
-func (c *command) open(stdout io.Writer) (io.Writer, func() error, error) {
+// open returns where the report goes to, and what ends it with the error of the run. A report takes the
+// place of an earlier one when it is whole; of those that come during the run (follow) each is to be read at once.
+func (c *command) open(stdout io.Writer, follow bool) (io.Writer, func(error) error, error) {
 	if c.output == "" || c.output == "-" {
-		return stdout, func() error { return nil }, nil
+		return stdout, func(err error) error { return err }, nil
 	}
-	f, err := os.Create(c.output)
+	if follow {
+		f, err := os.Create(c.output)
+		if err != nil {
+			return nil, nil, fmt.Errorf("--output: %w", err)
+		}
+		return f, func(err error) error { return errors.Join(err, f.Close()) }, nil
+	}
+	f, err := durable.Replace(c.output)
 	if err != nil {
 		return nil, nil, fmt.Errorf("--output: %w", err)
 	}
-	return f, f.Close, nil
+	return f, ended(f), nil
+}
+
+// ended keeps a file of a run that has ended well, and drops it otherwise.
+func ended(f *durable.Replacement) func(error) error {
+	return func(err error) error {
+		if err != nil {
+			f.Discard()
+			return err
+		}
+		return f.Keep(true)
+	}
 }
 
 // opener dials our own initiator.

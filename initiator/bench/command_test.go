@@ -2,7 +2,9 @@ package bench
 
 import (
 	"bytes"
+	"context"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -102,6 +104,34 @@ func TestCommandRefuses(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%q: error %v, want %q", tc.args, err, tc.want)
 		}
+	}
+}
+
+// A run that never began leaves the report and the plot of an earlier one.
+func TestRefusedRunKeepsTheOldReport(t *testing.T) {
+	dir := t.TempDir()
+	report, plot := filepath.Join(dir, "report"), filepath.Join(dir, "run.svg")
+	for _, name := range []string{report, plot} {
+		if err := os.WriteFile(name, []byte("of an earlier run"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	cmd := Command()
+	cmd.SetOut(io.Discard)
+	cmd.SetErr(io.Discard)
+	cmd.SetArgs([]string{"--rw=read", "--eta=never", "--output=" + report, "--plot=" + plot, "iscsi://127.0.0.1:1/iqn.2026-11.x:y/0"})
+	if cmd.ExecuteContext(ctx) == nil {
+		t.Fatal("success")
+	}
+	for _, name := range []string{report, plot} {
+		if b, err := os.ReadFile(name); err != nil || string(b) != "of an earlier run" {
+			t.Errorf("%s: %q, %v", name, b, err)
+		}
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) != 2 {
+		t.Errorf("left: %v, %v", left, err)
 	}
 }
 

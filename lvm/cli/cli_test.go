@@ -10,7 +10,6 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -255,12 +254,57 @@ func TestExportIsDurable(t *testing.T) {
 	durable.SyncFile = func(f *os.File) error { synced = append(synced, f.Name()); return file(f) }
 	durable.SyncDir = func(name string) error { synced = append(synced, name); return dir(name) }
 	s.run("export", "--output", out, "vg0/a")
-	if want := []string{out, filepath.Dir(out)}; !slices.Equal(synced, want) {
-		t.Errorf("synced %q, want %q", synced, want)
+	if len(synced) != 2 || filepath.Dir(synced[0]) != filepath.Dir(out) || synced[1] != filepath.Dir(out) {
+		t.Errorf("synced %q, want the file that becomes %s and its folder", synced, out)
 	}
 	durable.SyncFile = func(*os.File) error { return errors.New("the disk has failed") }
 	s.fails("the disk has failed", "export", "--output", out, "vg0/a")
 	s.run("export", "--output", "/dev/null", "vg0/a")
+}
+
+// TestFailedExportKeepsTheOldFile: an export takes the place of an earlier one when it is whole, and
+// one that fails leaves nothing.
+func TestFailedExportKeepsTheOldFile(t *testing.T) {
+	s := newShell(t)
+	s.group()
+	s.run("lvcreate", "-L8m", "-n", "a", "vg0")
+	line := func(out string) []string {
+		return []string{"export", "--output", out, "vg0/a", "--devices", strings.Join(s.disks, ",")}
+	}
+	for what, try := range map[string]func(out string) error{
+		"the disk fails": func(out string) error {
+			file := durable.SyncFile
+			defer func() { durable.SyncFile = file }()
+			durable.SyncFile = func(*os.File) error { return errors.New("the disk has failed") }
+			return Run(t.Context(), s.env, line(out), nil, io.Discard, io.Discard)
+		},
+		"it is interrupted": func(out string) error {
+			ctx, cancel := context.WithCancel(t.Context())
+			cancel()
+			return Run(ctx, s.env, line(out), nil, io.Discard, io.Discard)
+		},
+		"the target goes away": func(out string) error {
+			env := Env{Remote: func(_ context.Context, _ []string, _ io.Reader, stdout, _ io.Writer) (bool, error) {
+				_, err := io.WriteString(stdout, "a part")
+				return true, errors.Join(err, io.ErrUnexpectedEOF)
+			}}
+			return Run(t.Context(), env, line(out), nil, io.Discard, io.Discard)
+		},
+	} {
+		out := filepath.Join(t.TempDir(), "stream")
+		if err := os.WriteFile(out, []byte("an earlier one"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if try(out) == nil {
+			t.Errorf("%s: success", what)
+		}
+		if b, err := os.ReadFile(out); err != nil || string(b) != "an earlier one" {
+			t.Errorf("%s: the earlier file has %d bytes, %v", what, len(b), err)
+		}
+		if left, err := os.ReadDir(filepath.Dir(out)); err != nil || len(left) != 1 {
+			t.Errorf("%s: left %v, %v", what, left, err)
+		}
+	}
 }
 
 // A volume goes to an object and comes back; one that is damaged there is found, and an export

@@ -2,12 +2,9 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
-	"syscall"
 
 	"softiser/internal/durable"
 	"softiser/internal/objects"
@@ -43,15 +40,19 @@ func (i *input) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// output is made by the first write. It has to be ended.
+// output is made by the first write, and takes the place of what has its name when it is whole. It
+// has to be ended.
 type output struct {
 	ctx    context.Context //nolint:containedctx // of the command that writes
 	name   string
-	file   *os.File
+	file   *durable.Replacement
 	object *objects.Writer
 }
 
 func (o *output) Write(p []byte) (n int, err error) {
+	if err := o.ctx.Err(); err != nil {
+		return 0, fmt.Errorf("%s: interrupted: %w", o.name, err)
+	}
 	switch {
 	case o.object != nil:
 		return o.object.Write(p)
@@ -60,7 +61,7 @@ func (o *output) Write(p []byte) (n int, err error) {
 	case objects.Is(o.name):
 		o.object, err = objects.Create(o.ctx, o.name)
 	default:
-		o.file, err = os.Create(o.name)
+		o.file, err = durable.Replace(o.name)
 	}
 	if err != nil {
 		return 0, err
@@ -68,32 +69,17 @@ func (o *output) Write(p []byte) (n int, err error) {
 	return o.Write(p)
 }
 
-// end closes what there is, and returns err or what went wrong at the end. With an error an
-// object does not come to be.
+// end makes the output last, as what it is a copy of may be removed next, and returns err or what
+// went wrong at the end. With an error what had the name stays.
 func (o *output) end(err error) error {
 	switch {
 	case o.object != nil:
 		return o.object.End(err)
-	case o.file != nil:
-		if err == nil {
-			err = o.sync()
-		}
-		return errors.Join(err, o.file.Close())
+	case o.file == nil:
+	case err == nil:
+		return o.file.Keep(true)
+	default:
+		o.file.Discard()
 	}
 	return err
-}
-
-// sync makes a file outlive a loss of power: what it is a copy of may be removed next.
-func (o *output) sync() error {
-	if i, err := o.file.Stat(); err != nil || !i.Mode().IsRegular() {
-		return err
-	}
-	if err := durable.SyncFile(o.file); err != nil {
-		return err
-	}
-	// Some file systems cannot sync folders, and say EINVAL.
-	if err := durable.SyncDir(filepath.Dir(o.name)); !errors.Is(err, syscall.EINVAL) {
-		return err
-	}
-	return nil
 }

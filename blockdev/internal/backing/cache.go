@@ -46,8 +46,8 @@ func recordName(dir, id string) string {
 }
 
 // takeCache finds out which cache the store that fd has just opened has, and
-// records it before anybody writes. "" means that it cannot be recorded. Precondition: nobody
-// else has the store open for writing.
+// records it before anybody writes. "" means that it cannot be recorded, and an earlier record may
+// stand. Precondition: nobody else has the store open for writing.
 func takeCache(name, home string) (id string) {
 	var r cacheRecord
 	b, err := os.ReadFile(name)
@@ -63,9 +63,17 @@ func takeCache(name, home string) (id string) {
 			return r.ID
 		}
 	}
-	// The record cannot be read or written: remove it, as it would tell later openings something wrong.
-	dropRecord(name)
+	// The record cannot be read or written: remove it, as it would tell later openings something
+	// wrong. One that stands is true until something is lost, and is tried again then.
+	_ = dropRecord(name)
 	return ""
+}
+
+// stands reports whether there may be a record. Who has a store open without one of his own must
+// remove it when he loses something: it would tell whoever comes next that nothing was lost.
+func stands(name string) bool {
+	_, err := os.Lstat(name)
+	return !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTDIR)
 }
 
 // leaveCache tells the next opening that everything has been flushed.

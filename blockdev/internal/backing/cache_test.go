@@ -18,10 +18,11 @@ import (
 type reopener struct {
 	t         *testing.T
 	dir, path string
+	uncached  bool // no completed write is volatile
 }
 
 func newReopener(t *testing.T) *reopener {
-	r := &reopener{t, t.TempDir(), filepath.Join(t.TempDir(), "disk.img")}
+	r := &reopener{t: t, dir: t.TempDir(), path: filepath.Join(t.TempDir(), "disk.img")}
 	if err := os.WriteFile(r.path, make([]byte, 1<<20), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -38,7 +39,7 @@ func (r *reopener) open(k kernel) *Volume {
 		var st unix.Stat_t
 		err := unix.Fstat(fd, &st)
 		return st.Size, err
-	}, Info: blockdev.Info{Size: 1 << 20, BlockSize: 512, PhysBlockSize: 4096, WriteCache: true, ID: r.path}}, k)
+	}, Info: blockdev.Info{Size: 1 << 20, BlockSize: 512, PhysBlockSize: 4096, WriteCache: !r.uncached, ID: r.path}}, k)
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -162,6 +163,71 @@ func TestCacheID(t *testing.T) {
 			defer v.Close()
 			if got := v.Info().CacheID; got == "" || (got == first) != c.same {
 				t.Errorf("before %q, after %q, want the same: %v", first, got, c.same)
+			}
+		})
+	}
+}
+
+// TestRecordOfAnEarlierOpening: a store that is opened without a record of its own, beside one of an
+// earlier opening that could not be removed or that it has no use for, removes that when something is
+// lost. Until then it is true.
+func TestRecordOfAnEarlierOpening(t *testing.T) {
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct {
+		name     string
+		uncached bool
+		lost     bool
+		taken    bool // another process goes on with the store
+	}{
+		{name: "it cannot be removed, and nothing is lost"},
+		{name: "it cannot be removed", lost: true},
+		{name: "it cannot be removed, and another process goes on", lost: true, taken: true},
+		{name: "no write is volatile", uncached: true, lost: true},
+		{name: "no write is volatile, and nothing is lost", uncached: true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := newReopener(t)
+			v := r.open(linux)
+			first := v.Info().CacheID
+			kill(t, v)
+			name, aside := recordName(r.dir, r.path), filepath.Join(t.TempDir(), "aside")
+			if r.uncached = c.uncached; !c.uncached {
+				must(os.Rename(name, aside))
+				must(os.MkdirAll(filepath.Join(name, "in the way"), 0o700))
+			}
+			v = r.open(linux)
+			if id := v.Info().CacheID; id != "" {
+				t.Errorf("the cache has the name %q", id)
+			}
+			if r.uncached = false; !c.uncached {
+				must(os.RemoveAll(name))
+				must(os.Rename(aside, name))
+			}
+			if c.taken {
+				o, err := v.HandOver()
+				must(err)
+				kill(t, v)
+				v, err = open(Config{FD: o.FD, Path: r.path, EpochDir: r.dir, Opened: &o, Info: v.cfg.Info}, linux)
+				must(err)
+			}
+			if c.lost {
+				v.sys.fdatasync = func(int) error { return unix.EIO }
+				if v.Flush() == nil {
+					t.Error("the disk does not fail")
+				}
+			}
+			if err := v.Close(); (err != nil) != c.lost {
+				t.Errorf("Close: %v", err)
+			}
+			v = r.open(linux)
+			defer v.Close()
+			if id := v.Info().CacheID; id == "" || (id == first) == c.lost {
+				t.Errorf("before %q, after %q; lost: %v", first, id, c.lost)
 			}
 		})
 	}

@@ -41,7 +41,7 @@ func (v *Volume) FlushRange(off, n int64) error {
 // durability is the part of a volume that makes writes durable and knows whether it has succeeded.
 type durability struct {
 	mapped   *mapped
-	record   string      // file of the cacheRecord; "" without one
+	record   string      // file of the cacheRecord, ours or, without a CacheID, an earlier one; "" without one
 	poisoned atomic.Bool // a sync has failed: none is believed any more
 	syncs    syncs       // on the volume's own description
 	cursors  cursors     // further ones
@@ -142,6 +142,9 @@ func (d *durability) leave(size int64) error {
 	if err := d.sync("fdatasync", 0, size, func() error { return d.mapped.sys.fdatasync(d.mapped.fd) }); err != nil {
 		// The failed sync has tried to remove the record already; try once more.
 		return errors.Join(err, dropRecord(d.record))
+	}
+	if d.mapped.cfg.Info.CacheID == "" {
+		return nil // nothing was lost, as the earlier record has it
 	}
 	return leaveCache(d.record, d.mapped.cfg.Info.CacheID)
 }

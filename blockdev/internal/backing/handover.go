@@ -29,8 +29,8 @@ func (v *Volume) HandOver() (blockdev.Opened, error) {
 func (v *Volume) adopt(o *blockdev.Opened) error {
 	v.cfg.Info.CacheID = o.CacheID
 	v.poisoned.Store(o.Poisoned)
-	if o.CacheID != "" && !o.Poisoned && v.cfg.EpochDir != "" {
-		v.record = recordName(v.cfg.EpochDir, v.cfg.Info.ID)
+	if name := v.recordName(); name != "" && !o.Poisoned && (o.CacheID != "" || stands(name)) {
+		v.record = name
 	}
 	if v.cfg.HolesKnown {
 		return v.findData()

@@ -148,9 +148,11 @@ func open(cfg Config, sys kernel) (_ *Volume, err error) {
 			v.unmap()
 			return nil, err
 		}
-	} else if cfg.EpochDir != "" && cfg.Info.WriteCache && !cfg.Info.ReadOnly && !cfg.Volatile {
-		name := recordName(cfg.EpochDir, cfg.Info.ID)
-		if v.cfg.Info.CacheID = takeCache(name, homeOf(v.fd)); v.cfg.Info.CacheID != "" {
+	} else if name := v.recordName(); name != "" {
+		if cfg.Info.WriteCache {
+			v.cfg.Info.CacheID = takeCache(name, homeOf(v.fd))
+		}
+		if v.cfg.Info.CacheID != "" || stands(name) {
 			v.record = name
 		}
 	}
@@ -163,6 +165,14 @@ func open(cfg Config, sys kernel) (_ *Volume, err error) {
 		watch(v)
 	}
 	return v, nil
+}
+
+// recordName is the file of the record of the cache; "" if there is none to keep.
+func (v *Volume) recordName() string {
+	if v.cfg.EpochDir == "" || v.cfg.Info.ReadOnly || v.cfg.Volatile {
+		return ""
+	}
+	return recordName(v.cfg.EpochDir, v.cfg.Info.ID)
 }
 
 // Info implements blockdev.Device.

@@ -3,6 +3,7 @@ package lvm
 import (
 	"bytes"
 	"errors"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -152,6 +153,52 @@ func TestMoveWaitsForReaders(t *testing.T) {
 		must(t, v.Close())
 		must(t, g.Close())
 	})
+}
+
+// TestFoundTextIsDurable: a process is killed in a commit, at any point; the next one finds what the page
+// cache has of it. What it promises to keep of a volume is there after a power cut.
+func TestFoundTextIsDurable(t *testing.T) {
+	for cut := 1; ; cut++ {
+		// No commit, and no flush of the volume, is about the disk of the other: /d0 has the metadata.
+		a, b := lvmtest.New(16<<20), lvmtest.New(16<<20)
+		cfg := testConfig(t, map[string]blockdev.Device{"/d0": a, "/d1": b})
+		ds, err := OpenDisks(cfg, []string{"/d0", "/d1"})
+		must(t, err)
+		must(t, cfg.CreatePV(ds.Disks[1], vg.PVOptions{Copies: -1}))
+		g, err := ds.CreateGroup("vg0", ds.Disks, vg.GroupOptions{ExtentSize: 128}, vg.PVOptions{}, "vgcreate")
+		must(t, err)
+		onB := []vg.Range{{PV: "pv1"}}
+		must(t, g.Create(CreateOptions{Name: "v", Extents: 4, From: onB}, "lvcreate"))
+		a.CutAfter(cut)
+		killed := g.Extend("v", 8, "", 0, onB, "lvextend")
+		a.CutAfter(-1)
+
+		g, err = Open(cfg, []string{"/d0", "/d1"}, "vg0")
+		must(t, err)
+		v := volume(t, g, "v")
+		data := bytes.Repeat([]byte{7}, 4096)
+		at := v.Info().Size - int64(len(data))
+		_, err = v.WriteAt(data, at)
+		must(t, err)
+		must(t, v.Flush())
+		for seed := range uint64(8) {
+			r := rand.New(rand.NewPCG(seed, uint64(cut)))
+			next, err := Open(testConfig(t, map[string]blockdev.Device{"/d0": a.Crash(r), "/d1": b.Crash(r)}), []string{"/d0", "/d1"}, "vg0")
+			must(t, err)
+			w := volume(t, next, "v")
+			got := make([]byte, len(data))
+			if _, err = w.ReadAt(got, at); err != nil || !bytes.Equal(got, data) {
+				t.Fatalf("killed at write %d: what was flushed at %d is gone: %v", cut, at, err)
+			}
+			must(t, w.Close())
+			must(t, next.Close())
+		}
+		must(t, v.Close())
+		must(t, g.Close())
+		if killed == nil {
+			return
+		}
+	}
 }
 
 var errLost = errors.New("input/output error")

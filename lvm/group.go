@@ -141,10 +141,11 @@ func (ds *Disks) Group(name string) (*Group, error) {
 	if err := ours(g.VG); err != nil {
 		return nil, err
 	}
+	err = g.Repair()
 	for _, n := range g.Notices {
 		ds.cfg.notice("%s", n)
 	}
-	if err := g.Repair(); err != nil {
+	if err != nil {
 		return nil, fmt.Errorf("repairing volume group %q: %w", name, err)
 	}
 	return ds.group(g), nil

@@ -61,12 +61,36 @@ func (g *Group) commit(next *meta.VG, why string, partly bool) error {
 	return nil
 }
 
-// Repair rewrites damaged and old copies from the current text.
+// Repair rewrites damaged and old copies from the current text, and makes it durable.
 func (g *Group) Repair() error {
 	if len(g.Stale) == 0 {
-		return nil
+		return g.settle()
 	}
 	return g.Commit(g.VG.Clone(), "repairing damaged metadata")
+}
+
+// settle makes the text that was found durable. Whoever committed it may have been killed between the
+// write of a header and its flush, and then only the page cache has it: what volumes promise to keep may
+// lie in extents that the text on the disks, which a power cut brings back, does not give them. One
+// area is enough, as in CommitWherePossible.
+func (g *Group) settle() error {
+	areas := g.areas(g.VG)
+	step, durable := flush(), 0
+	var errs []error
+	for i, a := range areas {
+		if err := step(i, a); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		durable++
+	}
+	if durable == 0 {
+		return errors.Join(errs...)
+	}
+	for _, err := range errs {
+		g.note("%v; the other copies are on disk", err)
+	}
+	return nil
 }
 
 // areas are the writable metadata areas of the group.

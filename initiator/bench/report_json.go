@@ -145,7 +145,11 @@ func (s *Stats) json(plus bool) pairs {
 		for _, m := range s.Mismatches {
 			bad = append(bad, m.Error())
 		}
-		p = append(p, pair{"verify", pairs{{"blocks", s.Verified}, {"bad", s.Bad}, {"mismatches", bad}}})
+		v := pairs{{"blocks", s.Verified}, {"bad", s.Bad}, {"mismatches", bad}}
+		if why := s.verifiedNothing(); why != "" {
+			v = append(v, pair{"note", why})
+		}
+		p = append(p, pair{"verify", v})
 	}
 	if s.FirstErr != nil {
 		p = append(p, pair{"error_message", s.FirstErr.Error()})

@@ -93,12 +93,28 @@ func (s *Stats) writeVerify(w io.Writer) {
 		return
 	}
 	fmt.Fprintf(w, "  verify       : crc32c, blocks=%d, bad=%d\n", s.Verified, s.Bad)
+	if why := s.verifiedNothing(); why != "" {
+		fmt.Fprintf(w, "     %s\n", why)
+	}
 	for _, m := range s.Mismatches {
 		fmt.Fprintf(w, "     %v\n", m)
 	}
 	if n := s.Bad - uint64(len(s.Mismatches)); n > 0 {
 		fmt.Fprintf(w, "     … and %d more\n", n)
 	}
+}
+
+// verifiedNothing says so of a job that was only to verify, and why; "" of others. It is no error: a run
+// that is killed before its first flush leaves a ledger that promises nothing.
+func (s *Stats) verifiedNothing() string {
+	if !s.Job.VerifyOnly || s.Verified > 0 || s.doing != "" {
+		return ""
+	}
+	known := "acknowledged"
+	if s.Job.VerifyDurable {
+		known = "flushed"
+	}
+	return "nothing was verified: of the blocks that were read none is known to have been " + known
 }
 
 // writeDir writes what the report says of one direction.

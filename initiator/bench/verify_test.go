@@ -146,6 +146,42 @@ func TestLedgerSurvives(t *testing.T) {
 	}
 }
 
+// A verification that had nothing to go by says so, and is no error.
+func TestNothingWasVerified(t *testing.T) {
+	f := newFake(t, 1<<20)
+	state := "\nverify_state=" + filepath.Join(t.TempDir(), "ledger")
+	mustRun(t, f, writeVerify+"do_verify=0\nnumber_ios=100\nend_fsync=0"+state) // killed before its first flush
+	for text, want := range map[string]string{
+		"verify_only" + state:                 "",
+		"verify_only\nverify_durable" + state: "nothing was verified: of the blocks that were read none is known to have been flushed",
+		"do_verify=0\nnumber_ios=1":           "",
+	} {
+		r := mustRun(t, f, writeVerify+text)
+		var report, js strings.Builder
+		r.WriteText(&report)
+		if err := r.WriteJSON(&js, nil, false); err != nil {
+			t.Fatal(err)
+		}
+		var got struct {
+			Jobs []struct {
+				Verify struct {
+					Blocks uint64
+					Note   string
+				}
+			}
+		}
+		if err := json.Unmarshal([]byte(js.String()), &got); err != nil {
+			t.Fatal(err)
+		}
+		if v := got.Jobs[0].Verify; v.Note != want || want != "" && v.Blocks != 0 {
+			t.Errorf("%q: %+v, want %q", text, v, want)
+		}
+		if said := strings.Contains(report.String(), "nothing was verified"); said != (want != "") {
+			t.Errorf("%q: %s", text, &report)
+		}
+	}
+}
+
 // A write that was never acknowledged may be torn; it may not be older than
 // what was acknowledged.
 func TestWindow(t *testing.T) {

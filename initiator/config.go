@@ -268,16 +268,13 @@ func (c Config) withDefaults() Config {
 }
 
 // ConfigError is a setting of a Config that cannot be used. Nothing has been sent.
-type ConfigError struct{ err error }
-
-func (e *ConfigError) Error() string { return e.err.Error() }
-func (e *ConfigError) Unwrap() error { return e.err }
+type ConfigError = blockio.ConfigError
 
 // validate checks what withDefaults has completed, and completes the address; the error
 // is a *ConfigError.
 func (c *Config) validate(discovery bool) error {
 	if err := c.problem(discovery); err != nil {
-		return &ConfigError{err}
+		return &ConfigError{Err: err}
 	}
 	return nil
 }

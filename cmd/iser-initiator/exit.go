@@ -84,8 +84,7 @@ func exitCode(err error) int {
 	var coded *codedError
 	var le *iscsi.LoginError
 	var op *net.OpError
-	var ce *initiator.ConfigError
-	var he *nvmf.ConfigError
+	var ce *blockio.ConfigError
 	var ue *connflags.UsageError
 	var other *callerr.Exit
 	var refused *nvmf.ConnectError
@@ -96,7 +95,7 @@ func exitCode(err error) int {
 		return coded.code
 	case errors.As(err, &other):
 		return other.Code
-	case callerr.Is(err), errors.As(err, &ce), errors.As(err, &he), errors.As(err, &ue):
+	case callerr.Is(err), errors.As(err, &ce), errors.As(err, &ue):
 		return exitUsage
 	case errors.As(err, &le):
 		switch le.Status {

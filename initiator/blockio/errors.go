@@ -2,6 +2,14 @@ package blockio
 
 import "errors"
 
+// ConfigError is a setting that cannot be used. Nothing has been sent.
+type ConfigError struct{ Err error }
+
+func (e *ConfigError) Error() string { return e.Err.Error() }
+
+// Unwrap returns what is wrong.
+func (e *ConfigError) Unwrap() error { return e.Err }
+
 // Errors of requests, besides those of package blockdev and of the wire.
 var (
 	// ErrOutcomeUnknown ends a command that must not be repeated (a compare and

@@ -137,20 +137,9 @@ func (c *Conn) flush() error {
 // exchange of a fresh key besides.
 func (c *Conn) clientHandshake(cfg ClientConfig) error {
 	suite := cfg.Keys[0].Suite
-	hello := &clientHello{suites: []uint16{uint16(suite)}}
-	rand.Read(hello.random[:])
-	private := map[group]*ecdh.PrivateKey{}
-	for _, g := range groups {
-		k, s, e := g.generate()
-		if e != nil {
-			return e
-		}
-		private[g] = k
-		hello.groups = append(hello.groups, uint16(g))
-		hello.shares = append(hello.shares, s)
-	}
-	for _, k := range cfg.Keys {
-		hello.identities = append(hello.identities, []byte(k.Identity))
+	hello, private, e := offer(cfg)
+	if e != nil {
+		return e
 	}
 	msg, truncated := hello.encode(suite.size())
 	setBinders(msg, truncated, suite, cfg.Keys)
@@ -166,20 +155,11 @@ func (c *Conn) clientHandshake(cfg ClientConfig) error {
 		return err
 	}
 	h, e := parseServerHello(msg)
-	switch {
-	case e != nil:
+	if e == nil {
+		e = h.takes(suite, len(cfg.Keys), private)
+	}
+	if e != nil {
 		return e
-	case len(h.session) > 0 || h.suite != suite:
-		return failf(IllegalParameter, "ServerHello has another suite or session than was offered")
-	case h.retry():
-		// Every group has been offered with its share.
-		return failf(IllegalParameter, "the server asks for a group that it has got, or that was not offered")
-	case h.identity < 0:
-		return failf(HandshakeFailure, "the server takes none of the keys")
-	case h.identity >= len(cfg.Keys):
-		return failf(IllegalParameter, "the server takes key %d, %d were offered", h.identity, len(cfg.Keys))
-	case private[h.share.group] == nil:
-		return failf(IllegalParameter, "ServerHello has group %d, which was not offered", h.share.group)
 	}
 	if e := c.boundary(); e != nil {
 		return e
@@ -191,9 +171,7 @@ func (c *Conn) clientHandshake(cfg ClientConfig) error {
 	k.transcript.Write(msg)
 	k.agree(cfg.Keys[h.identity].PSK, shared)
 	c.in.use(suite, k.serverTraffic)
-	c.mu.Lock()
-	c.out.use(suite, k.clientTraffic)
-	c.mu.Unlock()
+	c.sealWith(suite, k.clientTraffic)
 	if msg, err = c.read(msgEncryptedExtensions); err != nil {
 		return err
 	}
@@ -211,10 +189,55 @@ func (c *Conn) clientHandshake(cfg ClientConfig) error {
 	}
 	c.identity, c.suite = cfg.Keys[h.identity].Identity, suite
 	c.in.use(suite, k.serverData)
-	c.mu.Lock()
-	c.out.use(suite, k.clientData)
-	c.mu.Unlock()
+	c.sealWith(suite, k.clientData)
 	return nil
+}
+
+// offer is the ClientHello of a client: all of its keys, and all groups with a fresh share for
+// each, whose private halves are by group.
+func offer(cfg ClientConfig) (hello *clientHello, private map[group]*ecdh.PrivateKey, e *Error) {
+	hello = &clientHello{suites: []uint16{uint16(cfg.Keys[0].Suite)}}
+	rand.Read(hello.random[:])
+	private = map[group]*ecdh.PrivateKey{}
+	for _, g := range groups {
+		k, s, e := g.generate()
+		if e != nil {
+			return nil, nil, e
+		}
+		private[g] = k
+		hello.groups = append(hello.groups, uint16(g))
+		hello.shares = append(hello.shares, s)
+	}
+	for _, k := range cfg.Keys {
+		hello.identities = append(hello.identities, []byte(k.Identity))
+	}
+	return hello, private, nil
+}
+
+// takes checks that the server takes something that was offered: suite, one of so many keys, and
+// the share of a group.
+func (h *serverHello) takes(suite Suite, keys int, private map[group]*ecdh.PrivateKey) *Error {
+	switch {
+	case len(h.session) > 0 || h.suite != suite:
+		return failf(IllegalParameter, "ServerHello has another suite or session than was offered")
+	case h.retry():
+		// Every group has been offered with its share.
+		return failf(IllegalParameter, "the server asks for a group that it has got, or that was not offered")
+	case h.identity < 0:
+		return failf(HandshakeFailure, "the server takes none of the keys")
+	case h.identity >= keys:
+		return failf(IllegalParameter, "the server takes key %d, %d were offered", h.identity, keys)
+	case private[h.share.group] == nil:
+		return failf(IllegalParameter, "ServerHello has group %d, which was not offered", h.share.group)
+	}
+	return nil
+}
+
+// sealWith has what is sent from now on sealed with another key.
+func (c *Conn) sealWith(s Suite, traffic []byte) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.out.use(s, traffic)
 }
 
 // setBinders fills in the binders of a ClientHello.
@@ -300,9 +323,7 @@ func (c *Conn) serverHandshake(cfg ServerConfig) error {
 	c.send(typeHandshake, msg)
 	k.agree(key.PSK, shared)
 	c.in.use(key.Suite, k.clientTraffic)
-	c.mu.Lock()
-	c.out.use(key.Suite, k.serverTraffic)
-	c.mu.Unlock()
+	c.sealWith(key.Suite, k.serverTraffic)
 	msg = message(msgEncryptedExtensions, func(b []byte) []byte { return append(b, 0, 0) })
 	k.transcript.Write(msg)
 	c.send(typeHandshake, msg)
@@ -313,9 +334,7 @@ func (c *Conn) serverHandshake(cfg ServerConfig) error {
 		return err
 	}
 	k.data()
-	c.mu.Lock()
-	c.out.use(key.Suite, k.serverData)
-	c.mu.Unlock()
+	c.sealWith(key.Suite, k.serverData)
 	if err := c.readFinished(k, k.clientTraffic); err != nil {
 		return err
 	}

@@ -63,7 +63,7 @@ func (q *queue) mayRetry(c *command) bool {
 		return c.tries < digestTries
 	}
 	limit := q.a.cfg.CommandTimeout
-	return limit < 0 || q.a.now.Load()-c.first < int64(limit)
+	return limit < 0 || q.a.pulse.now.Load()-c.first < int64(limit)
 }
 
 // delay sends a command again a little later.

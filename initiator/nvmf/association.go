@@ -66,10 +66,7 @@ type Association struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
-	now    atomic.Int64  // time since begun, ns, as of the last tick
-	begun  time.Time     //
-	beat   atomic.Int64  // now, as of the last keep alive or what stood for it
-	heard  atomic.Bool   // a command that has been sent since then was answered
+	pulse  pulse
 	losses atomic.Uint32 // of the association
 	turn   atomic.Uint32 // the queue for the next new request
 
@@ -125,7 +122,7 @@ func connect(ctx context.Context, cfg Config) (*Association, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &Association{cfg: cfg, dialer: dialer, release: release, begun: time.Now(), changed: make(chan struct{}), look: make(chan struct{}, 1)}
+	a := &Association{cfg: cfg, dialer: dialer, release: release, pulse: pulse{start: time.Now()}, changed: make(chan struct{}), look: make(chan struct{}, 1)}
 	a.ctx, a.cancel = context.WithCancel(context.Background())
 	a.admin = adminQueue{newQueue(a, 0, adminDepth)}
 	a.mute.a = a

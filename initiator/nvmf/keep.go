@@ -37,7 +37,7 @@ func (k *keeper) run() {
 		case <-a.ctx.Done():
 			return
 		}
-		a.now.Store(int64(time.Since(a.begun)))
+		a.pulse.tick()
 		a.mu.Lock()
 		live, c := a.state == StateLive && !a.resting, a.ctrl
 		a.mu.Unlock()
@@ -80,8 +80,7 @@ func (k *keeper) run() {
 // begin begins the time until the next keep alive.
 func (k *keeper) begin() {
 	k.pinged = time.Now()
-	k.a.beat.Store(k.a.now.Load()) // first: what is answered from now on was sent since, or does not count
-	k.a.heard.Store(false)
+	k.a.pulse.begin()
 }
 
 // due reports whether a Keep Alive is to be sent. The controller hears of the host after half of
@@ -97,7 +96,7 @@ func (k *keeper) due(c *controller) bool {
 	if time.Since(k.pinged) < every-tick/2 {
 		return false
 	}
-	heard := k.a.heard.Load()
+	heard := k.a.pulse.heard.Load()
 	k.begin()
 	return !any || !heard
 }
@@ -125,7 +124,7 @@ func (k *keeper) expire() {
 	}
 	late := 0
 	for _, q := range a.io {
-		late += q.overdue(a.now.Load(), int64(limit))
+		late += q.overdue(a.pulse.now.Load(), int64(limit))
 	}
 	if late > 0 {
 		a.breakOff(fmt.Errorf("nvmf: %d commands without an answer for %v", late, limit))

@@ -23,7 +23,7 @@ func TestKeepAliveInTime(t *testing.T) {
 		"commands that are not counted": {0, false, true},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			a := &Association{begun: time.Now()}
+			a := &Association{pulse: pulse{start: time.Now()}}
 			q := newQueue(a, 0, 4)
 			k := &keeper{a: a}
 			k.begin()
@@ -38,7 +38,7 @@ func TestKeepAliveInTime(t *testing.T) {
 			pings, heard := 0, time.Duration(0)
 			for now := tick; now < 20*kato; now += tick {
 				time.Sleep(tick)
-				a.now.Store(int64(now))
+				a.pulse.now.Store(int64(now))
 				if k.due(&controller{kato: kato, ident: &nvme.Controller{CTRATT: tt.attributes}}) {
 					pings++
 					heard = now

@@ -61,7 +61,7 @@ func (m *mute) look(kato time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	heard, waiting := m.hears()
-	t, do := m.lookLocked(m.a.cfg.silence(), time.Since(m.a.begun), heard, waiting)
+	t, do := m.lookLocked(m.a.cfg.silence(), m.a.pulse.age(), heard, waiting)
 	switch do {
 	case silence.Ping:
 		if !m.pinging {

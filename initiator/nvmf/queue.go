@@ -166,7 +166,7 @@ func (q *queue) put(c *command) {
 
 // send gives a command to the transport.
 func (q *queue) send(c *command) {
-	now := q.a.now.Load()
+	now := q.a.pulse.now.Load()
 	if c.state == cmdFree {
 		q.order++
 		c.order, c.first = q.order, now
@@ -287,9 +287,7 @@ func (q *queue) Completed(h *nvme.HostCommand) {
 	q.busy.Store(true)
 	q.mu.Lock()
 	c := &q.cmds[h.Slot]
-	if c.sentAt >= q.a.beat.Load() {
-		q.a.heard.Store(true)
-	}
+	q.a.pulse.answered(c.sentAt)
 	q.sent--
 	q.stats.Completed++
 	if w := c.call; w != nil {

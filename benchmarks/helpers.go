@@ -10,13 +10,16 @@ import (
 	"softiser/benchmarks/internal/verbs"
 )
 
+// region is what a helper has to walk over, bytes.
+const region = 1 << 30
+
 // helpers are the hidden subcommands with which the harness starts itself as
 // server or client, so that each side is a process that can be pinned.
 func helpers() []*cobra.Command {
 	var addr, cc string
 	var roce bool
 	verbsServer := &cobra.Command{Use: "verbs-server", Hidden: true, Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
-		return verbs.Serve(cmd.Context(), addr, roce, os.Stderr)
+		return verbs.Serve(cmd.Context(), addr, roce, region, os.Stderr)
 	}}
 	verbsServer.Flags().BoolVar(&roce, "roce", false, "over RoCE")
 	var vo verbs.Options
@@ -58,7 +61,7 @@ func helpers() []*cobra.Command {
 	fs.DurationVar(&uo.Time, "time", 0, "duration")
 
 	tcpServer := &cobra.Command{Use: "tcp-server", Hidden: true, Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
-		return tcpref.Serve(cmd.Context(), addr, cc, os.Stderr)
+		return tcpref.Serve(cmd.Context(), addr, cc, region, os.Stderr)
 	}}
 	tcpServer.Flags().StringVar(&cc, "congestion", "auto", "TCP congestion control: auto, host or a name")
 	var to tcpref.Options

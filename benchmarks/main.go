@@ -13,6 +13,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"os/exec"
@@ -26,6 +27,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"softiser/benchmarks/internal/memory"
 	"softiser/benchmarks/internal/peers"
 	"softiser/benchmarks/internal/plots"
 	"softiser/benchmarks/internal/result"
@@ -204,6 +206,11 @@ func (o *options) measure(ctx context.Context, run *result.Run, selected []rows.
 	if err := os.MkdirAll(o.out, 0o755); err != nil {
 		return err
 	}
+	touch, err := memory.Probe(probed)
+	if err != nil {
+		return err
+	}
+	note(os.Stderr, run, touch)
 	if run.Machine["softiser"] == "" {
 		run.Machine["softiser"] = o.version()
 	}
@@ -229,6 +236,24 @@ func (o *options) measure(ctx context.Context, run *result.Run, selected []rows.
 		err = fmt.Errorf("no figure of %s: the tables have why", strings.Join(failed, ", "))
 	}
 	return err
+}
+
+// probed is how much memory is touched to learn how fast it comes, bytes: a third of a second where it comes slowly.
+const probed = 64 << 20
+
+// firstTouch is the key of Run.Machine for how fast new memory comes.
+const firstTouch = "first touch of memory"
+
+// note keeps how fast new memory came when a run began, and says what it spoils where that is slow.
+func note(w io.Writer, run *result.Run, t memory.FirstTouch) {
+	if run.Machine[firstTouch] == "" {
+		run.Machine[firstTouch] = t.String()
+	}
+	fmt.Fprintf(w, "%s: %v\n", firstTouch, t)
+	if t.Unusual() {
+		fmt.Fprintln(w, "warning: that is far more than the usual 0.25 to 0.5 µs. Rows that make the page cache grow measure it and little else: cold-randread-*, durable-randwrite-*, first-randwrite-*. "+
+			"In the others what is measured with is touched before, save buffers of a few MiB of 1 MiB rows; LIMITS.md has how to read such a run.")
+	}
 }
 
 func (o *options) env() (e peers.Env, cleanup func(), err error) {

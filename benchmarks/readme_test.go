@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"softiser/benchmarks/internal/memory"
 	"softiser/benchmarks/internal/result"
 	"softiser/benchmarks/internal/rows"
 )
@@ -38,6 +39,38 @@ func TestGenerated(t *testing.T) {
 		if !strings.Contains(got, want) {
 			t.Errorf("lacks %q:\n%s", want, got)
 		}
+	}
+}
+
+// How fast memory came stays in the result, with the run's first value, and a machine where it comes slowly is warned of with
+// the rows that this spoils.
+func TestFirstTouch(t *testing.T) {
+	run := &result.Run{Machine: map[string]string{"cores": "2"}}
+	var said strings.Builder
+	note(&said, run, memory.FirstTouch{Process: 300 * time.Nanosecond, Kernel: 100 * time.Nanosecond})
+	if text := said.String(); !strings.Contains(text, "0.30 µs") || strings.Contains(text, "warning") {
+		t.Errorf("said %q", text)
+	}
+	note(&said, run, memory.FirstTouch{Process: 13 * time.Microsecond, Kernel: 9 * time.Microsecond}) // the run is resumed
+	_, warning, _ := strings.Cut(said.String(), "warning: ")
+	for _, m := range regexp.MustCompile(`[a-z0-9-]+-\*`).FindAllString(warning, -1) {
+		if !slices.ContainsFunc(rows.All(), func(r rows.Row) bool { return strings.HasPrefix(r.ID, strings.TrimSuffix(m, "*")) }) {
+			t.Errorf("no row is %s", m)
+		}
+	}
+	if !strings.Contains(warning, "first-randwrite-*") || !strings.Contains(said.String(), "13.00 µs") {
+		t.Errorf("said %q", said.String())
+	}
+	path := filepath.Join(t.TempDir(), "run.json")
+	if err := run.Save(path); err != nil {
+		t.Fatal(err)
+	}
+	run, err := result.Load(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text := generated(run, nil, nil); !strings.Contains(text, "- cores: 2\n- first touch of memory: 0.30 µs a page of 4 KiB, 0.10 µs more by the kernel\n") {
+		t.Error(text)
 	}
 }
 

@@ -82,6 +82,9 @@ func Target(e *Env, c TargetConfig) (*Server, error) {
 // TCP returns the URL of the same volume over plain iSCSI.
 func TCP(url string) string { return "iscsi" + url[len("iser"):] }
 
+// TCPDigest is TCP with a digest of data, which the target computes whatever its CRC.
+func TCPDigest(url string) string { return TCP(url) + "?data_digest=crc32c" }
+
 // RoCE returns the URL of the same volume over iSER and RoCE, of a target with TargetConfig.RoCE.
 func RoCE(url string) string {
 	_, path, _ := strings.Cut(strings.TrimPrefix(url, "iser://"), "/")

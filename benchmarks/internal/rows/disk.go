@@ -45,7 +45,8 @@ var targets = map[string]peers.TargetConfig{
 	},
 }
 
-// fill starts one of targets and fills its volume.
+// fill starts one of targets and fills its volume: with digests, so that the kernel and the target's
+// own code have both touched each page, whichever of them a contender has at work there.
 func fill(name string) func(context.Context, *Stage) error {
 	return func(ctx context.Context, st *Stage) error {
 		if st.started(name) != nil {
@@ -55,7 +56,7 @@ func fill(name string) func(context.Context, *Stage) error {
 		if err != nil {
 			return err
 		}
-		return st.Fill(ctx, s, peers.TCP(s.URL))
+		return st.Fill(ctx, s, peers.TCPDigest(s.URL))
 	}
 }
 

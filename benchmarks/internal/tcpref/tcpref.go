@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"softiser/benchmarks/internal/memory"
 	"softiser/internal/congestion"
 )
 
@@ -42,27 +43,21 @@ const (
 	opPaced
 )
 
-// region is the mapping that paced writes walk over.
-const region = 1 << 30
-
 // Serve answers one connection after another. cc is the TCP congestion control,
 // as softiser/internal/congestion has it: by default what our own connections
-// have.
-func Serve(ctx context.Context, addr, cc string, ready io.Writer) error {
+// have. Paced writes walk over region bytes, which are mapped before.
+func Serve(ctx context.Context, addr, cc string, region int, ready io.Writer) error {
+	mem, err := memory.Map(region) // who can connect finds it
+	if err != nil {
+		return err
+	}
+	defer syscall.Munmap(mem)
 	l, err := (&net.ListenConfig{Control: congestion.Listening(cc)}).Listen(ctx, "tcp", addr)
 	if err != nil {
 		return err
 	}
 	stop := context.AfterFunc(ctx, func() { l.Close() })
 	defer stop()
-	mem, err := syscall.Mmap(-1, 0, region, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_PRIVATE|syscall.MAP_ANON|syscall.MAP_POPULATE)
-	if err != nil {
-		return err
-	}
-	defer syscall.Munmap(mem)
-	for i := 0; i < len(mem); i += 64 {
-		mem[i] = byte(i >> 6) // not the shared zero page
-	}
 	fmt.Fprintln(ready, "listening on", addr)
 	for {
 		c, err := l.Accept()

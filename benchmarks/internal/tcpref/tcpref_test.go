@@ -13,7 +13,7 @@ func TestEveryTest(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ready := make(lines, 16)
 	done := make(chan error, 1)
-	go func() { done <- Serve(ctx, addr, "", ready) }()
+	go func() { done <- Serve(ctx, addr, "", 1<<20, ready) }()
 	select {
 	case <-ready:
 	case err := <-done:

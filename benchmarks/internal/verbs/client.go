@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"softiser/benchmarks/internal/memory"
 	"softiser/rdma"
 )
 
@@ -64,7 +65,7 @@ func run(ctx context.Context, addr string, o Options, begin func() (start, error
 		handler = c.pingpong
 		c.trips = make([]int64, 0, 4<<20)
 	}
-	mem, err := memory(max(o.Region, o.Size))
+	mem, err := memory.Map(max(o.Region, o.Size))
 	if err != nil {
 		return nil, err
 	}

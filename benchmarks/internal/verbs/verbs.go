@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"softiser/benchmarks/internal/memory"
 	"softiser/rdma"
 )
 
@@ -101,21 +102,6 @@ type end struct {
 	mem []byte
 }
 
-// memory maps n bytes and fills them.
-func memory(n int) ([]byte, error) {
-	mem, err := syscall.Mmap(-1, 0, n, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_PRIVATE|syscall.MAP_ANON|syscall.MAP_POPULATE)
-	if err != nil {
-		return nil, fmt.Errorf("map %d bytes: %w", n, err)
-	}
-	for i := 0; i < len(mem); i += 64 {
-		mem[i] = byte(i >> 6) // not the shared zero page
-	}
-	return mem, nil
-}
-
-// maxRegion is what the server maps when it starts, for one client after another.
-const maxRegion = 1 << 30
-
 func newEnd(mem []byte, depth int, roce bool, handler func(*rdma.CQ)) (e *end, err error) {
 	e = &end{mem: mem}
 	if e.dev, err = rdma.Open(deviceConfig(roce)); err != nil {
@@ -143,8 +129,14 @@ func (e *end) buffer(i int64, n int) []byte {
 func (e *end) sge(b []byte) rdma.SGE { return rdma.SGE{Mem: b, LKey: e.mr.LKey()} }
 
 // Serve accepts connections on addr, over RoCE or iWARP, and serves them at the same time; ready
-// gets a line when it listens.
-func Serve(ctx context.Context, addr string, roce bool, ready io.Writer) error {
+// gets a line when it listens. region is the most that a client may walk over: so much is mapped
+// before, for one client after another.
+func Serve(ctx context.Context, addr string, roce bool, region int, ready io.Writer) error {
+	mem, err := memory.Map(region) // who can connect finds it
+	if err != nil {
+		return err
+	}
+	defer syscall.Munmap(mem)
 	dev, err := rdma.Open(deviceConfig(roce))
 	if err != nil {
 		return err
@@ -155,11 +147,6 @@ func Serve(ctx context.Context, addr string, roce bool, ready io.Writer) error {
 		return err
 	}
 	defer l.Close()
-	mem, err := memory(maxRegion)
-	if err != nil {
-		return err
-	}
-	defer syscall.Munmap(mem)
 	mapped := make(chan []byte, 1) // holds mem while no connection has it
 	mapped <- mem
 	ctx, cancel := context.WithCancel(ctx)
@@ -176,7 +163,7 @@ func Serve(ctx context.Context, addr string, roce bool, ready io.Writer) error {
 			return err
 		}
 		serving.Go(func() {
-			if err := serveOne(ctx, req, roce, mapped); err != nil {
+			if err := serveOne(ctx, req, roce, region, mapped); err != nil {
 				fmt.Fprintln(ready, err)
 			}
 		})
@@ -185,10 +172,10 @@ func Serve(ctx context.Context, addr string, roce bool, ready io.Writer) error {
 
 // serveOne answers one client until it hangs up, with the memory that is mapped already, or with
 // more where another client has that.
-func serveOne(ctx context.Context, req *rdma.ConnRequest, roce bool, mapped chan []byte) error {
+func serveOne(ctx context.Context, req *rdma.ConnRequest, roce bool, region int, mapped chan []byte) error {
 	o, err := asked(req.PrivateData())
 	n := max(o.Region, o.Size)
-	if err == nil && (n < 1 || n > maxRegion || o.Depth < 1) {
+	if err == nil && (n < 1 || n > region || o.Depth < 1) {
 		err = fmt.Errorf("a test of %d bytes, depth %d", n, o.Depth)
 	}
 	if err != nil {
@@ -200,7 +187,7 @@ func serveOne(ctx context.Context, req *rdma.ConnRequest, roce bool, mapped chan
 	case mem = <-mapped:
 		defer func() { mapped <- mem }()
 	default:
-		if mem, err = memory(n); err != nil {
+		if mem, err = memory.Map(n); err != nil {
 			req.Reject(nil)
 			return err
 		}

@@ -19,7 +19,7 @@ func everyTest(t *testing.T, addr string, roce bool) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ready := make(lines, 16)
 	done := make(chan error, 1)
-	go func() { done <- Serve(ctx, addr, roce, ready) }()
+	go func() { done <- Serve(ctx, addr, roce, 16<<20, ready) }()
 	select {
 	case <-ready:
 	case err := <-done:

@@ -171,6 +171,7 @@ int main(int argc, char **argv)
 	uint32_t free_slots[DEPTH], idle = DEPTH; /* slots of requests that may be sent */
 	for (uint32_t i = 0; i < DEPTH; i++)
 		free_slots[i] = i;
+	keep_trips();
 	s = connect_to(argv[2]);
 	if (write_all(s, &h, sizeof h) || read_all(s, &h, sizeof h))
 		die("disk");

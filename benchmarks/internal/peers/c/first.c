@@ -120,6 +120,7 @@ int main(int argc, char **argv)
 		order[i] = order[j];
 		order[j] = i;
 	}
+	keep_trips();
 	s = connect_to(argv[2]);
 	if (write_all(s, &thread, sizeof thread))
 		die("first");

@@ -14,6 +14,7 @@ int main(int argc, char **argv)
 {
 	if (argc < 3)
 		return usage("late alone|beside MS");
+	keep_trips();
 	int64_t began = now(), stop = began + atoi(argv[2]) * 1000000LL, n = 0, t;
 	pid_t busy = argv[1][0] == 'b' ? fork() : -1;
 	if (busy == 0) {

@@ -4,7 +4,7 @@
  *   pages serve PORT MIB                                    has so much memory
  *   pages ask PORT CONNECTIONS DEPTH LINES MS [crc]         CONNECTIONS with DEPTH requests each
  *
- * A request has 80 bytes, its answer 64 and a page at a random place of the memory. Both ends wait in
+ * A server that has the memory of a connection says so by a byte. A request has 80 bytes, its answer 64 and a page at a random place of the memory. Both ends wait in
  * epoll and read a connection once when it is ready; requests that have come together are answered by one sendmsg, answers that
  * have come together are followed by as many requests in one send. With LINES each command also
  * writes to so many lines of the cache, of four slots of 6 KiB that its connection has for itself,
@@ -38,10 +38,8 @@ static uint64_t ram_pages;
 
 static struct conn *join(int fd)
 {
-	struct conn *c = mmap(NULL, sizeof *c, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	struct conn *c = memset(memory(sizeof *c), 0, sizeof *c);
 	int one = 1;
-	if (c == MAP_FAILED)
-		die("mmap");
 	c->fd = fd;
 	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
 	struct epoll_event e = {.events = EPOLLIN, .data.ptr = c};
@@ -103,7 +101,7 @@ static _Noreturn void serve(const char *port, size_t mib)
 		for (int i = 0, n = epoll_wait(queue, events, EVENTS, -1); i < n; i++) {
 			struct conn *c = events[i].data.ptr;
 			if (!c)
-				join(accept_on(l));
+				write_all(join(accept_on(l))->fd, "", 1);
 			else if (answer(c)) {
 				close(c->fd);
 				munmap(c, sizeof *c);
@@ -127,13 +125,21 @@ int main(int argc, char **argv)
 	queue = epoll_create1(0);
 	if (argc >= 4 && strcmp(argv[1], "serve") == 0)
 		serve(argv[2], atoi(argv[3]));
-	int depth = argc >= 7 ? atoi(argv[4]) : 0;
-	if (depth < 1 || depth > DEEPEST)
+	int depth = argc >= 7 ? atoi(argv[4]) : 0, connections = argc >= 7 ? atoi(argv[3]) : 0;
+	if (depth < 1 || depth > DEEPEST || connections < 1)
 		return usage("pages serve PORT MIB | ask PORT CONNECTIONS DEPTH LINES MS [crc]");
 	for (int i = 0; i < DEEPEST; i++)
 		requests[i].lines = atoi(argv[5]), requests[i].crc = argc > 7;
-	for (int i = atoi(argv[3]); i > 0; i--)
-		ask(join(connect_to(argv[2])), depth);
+	struct conn *all[connections];
+	for (int i = 0; i < connections; i++) {
+		char welcome;
+		all[i] = join(connect_to(argv[2]));
+		if (read_all(all[i]->fd, &welcome, 1))
+			die("pages");
+	}
+	keep_trips();
+	for (int i = 0; i < connections; i++)
+		ask(all[i], depth);
 	double pages = 0;
 	struct epoll_event events[EVENTS];
 	int64_t used = cpu(), began = now(), stop = began + atoi(argv[6]) * 1000000LL, t = began;

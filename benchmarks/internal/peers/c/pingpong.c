@@ -75,6 +75,7 @@ int main(int argc, char **argv)
 		h.ask = COMMAND, h.answer = ANSWER, size = PAGE;
 	if (size == 0 || size > sizeof head)
 		return 2;
+	keep_trips();
 	int s = connect_to(argv[2]);
 	if (write_all(s, &h, sizeof h))
 		die("pingpong");

@@ -80,6 +80,7 @@ int main(int argc, char **argv)
 	if (argc < 4)
 		return usage("sends serve PORT MIB | read|two|one PORT MS");
 	uint32_t reads = argv[1][0] == 'r';
+	keep_trips();
 	int s = connect_to(argv[2]), two = argv[1][0] == 't';
 	if (write_all(s, &reads, sizeof reads))
 		die("sends");

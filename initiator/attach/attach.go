@@ -98,6 +98,7 @@ type Attachment struct {
 
 	unix, tcp *handover.Listener // tcp is nil without Options.TCP
 	ublk      *ublk.Device       // nil: there is none
+	client    *blockio.Flusher   // whose flushes come from the ublk device
 	giving    giving
 	still     carrier // the volume whose session rests; nil: it does not
 }

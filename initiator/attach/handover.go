@@ -35,6 +35,7 @@ type handedOver struct {
 	TCP     int          `json:"tcp"` // -1: there is none
 	Volume  handedVolume `json:"volume"`
 	NBD     nbd.Carried  `json:"nbd"`
+	Ublk    *handedUblk  `json:"ublk,omitempty"`
 	Closed  []string     `json:"closed"` // what does not go over, for people
 }
 
@@ -51,6 +52,20 @@ type handedVolume struct {
 	// What version 2 has in the place of Paths: the only one.
 	Session     *initiator.CarriedSession `json:"session,omitempty"`
 	Association *nvmf.CarriedAssociation  `json:"association,omitempty"`
+}
+
+// handedUblk is what goes of an ublk device that the driver does not keep. Processes of older versions do not
+// tell it.
+type handedUblk struct {
+	Told uint32 `json:"told"` // losses of a cache of which flushes from the device have been told
+}
+
+// client is whose flushes come from the device: the one who was it in the process before, if that has told.
+func (u *handedUblk) client(lun LUN) *blockio.Flusher {
+	if u == nil {
+		return lun.NewFlusher()
+	}
+	return blockio.ResumeFlusher(u.Told)
 }
 
 // goesOn reports whether there is something that nobody has to log in for.
@@ -193,6 +208,9 @@ func (a *Attachment) freeze(began time.Time, patience time.Duration) (_ *offerin
 			a.thaw()
 		}
 	}()
+	// A flush that fails from here on may be repeated by the next process before the driver knows: that must not
+	// take it for told.
+	told := a.client.Told()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	if a.ublk != nil {
@@ -216,6 +234,9 @@ func (a *Attachment) freeze(began time.Time, patience time.Duration) (_ *offerin
 		}
 	}
 	o := &offering{under: under, state: handedOver{Began: began, Record: a.Record, TCP: -1}}
+	if a.client != nil {
+		o.state.Ublk = &handedUblk{Told: told}
+	}
 	if err := a.collect(o); err != nil {
 		o.Discard()
 		return nil, err

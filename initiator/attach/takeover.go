@@ -92,12 +92,16 @@ func (t *taking) prepare(path string) (err error) {
 		}
 		*l.ln = handover.Pausable(ln)
 	}
-	if kind, _, _ := parseDevice(deviceOf(&s.Record)); kind == deviceNBD {
+	kind := kindOf(deviceOf(&s.Record))
+	if kind == deviceNBD {
 		if t.nbd, err = nbd.FindKernel(s.Record.Device); err != nil {
 			return err
 		}
 	} else if kind == deviceUblk && !a.opt.Recover {
 		return fmt.Errorf("%s cannot be taken over by this way to its volume", s.Record.Device)
+	}
+	if kind == deviceUblk || s.Ublk != nil {
+		a.client = s.Ublk.client(a.lun)
 	}
 	return t.connections()
 }
@@ -186,7 +190,7 @@ func (t *taking) begin(path string) (err error) {
 	}()
 	if kindOf(r.Device) == deviceUblk {
 		<-t.vol.gone // the driver gives the device to nobody before
-		d, err := ublk.Recover(context.Background(), r.Device, a.lun)
+		d, err := ublk.Recover(context.Background(), r.Device, a.lun, a.client)
 		if err != nil {
 			_ = t.ln.Close()
 			return err

@@ -238,6 +238,56 @@ func FuzzState(f *testing.F) {
 	})
 }
 
+// A cache is lost with what the ublk device had written, and another user has been told: the next process owes
+// the device's flush an error, and the one after it, whose device has been told, does not.
+func TestTakeoverOfUblkClient(t *testing.T) {
+	opt := options(t, &fakeLUN{data: make([]byte, 1<<20)})
+	opt.Upgrade.Exit = func(int) { t.Error("it has ended") }
+	a, _, err := Attach(t.Context(), opt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.undo()
+	lives := [][16]byte{{1}, {2}}
+	flush := func(e *blockio.Epoch, f *blockio.Flusher) error { b := e.Begin(f); return b.End(true) }
+	e, other := a.nexus.Cache.Enter(lives[0]), a.nexus.Cache.NewFlusher()
+	a.client = a.nexus.Cache.NewFlusher()
+	e.Wrote()
+	e, lost := e.Look(lives[1])
+	if err := flush(e, other); !lost || !errors.Is(err, blockio.ErrCacheLost) {
+		t.Fatalf("lost %v, the other user's flush: %v", lost, err)
+	}
+	next := func() (*Attachment, error) { // what another process would go on with, which does not want to
+		c, err := dialControl(t.Context(), a.Record.Control, wordTakeover)
+		if err != nil {
+			t.Fatal(err)
+		}
+		offered, err := handover.Take(c, "test", stateVersion, time.Minute)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := &taking{Taken: offered, a: newAttachment(opt)}
+		err = n.prepare(recordPath(opt.Dir, opt.URL))
+		offered.Refuse(errors.New("not now"))
+		n.discard()
+		return n.a, err
+	}
+	for _, want := range []error{blockio.ErrCacheLost, nil} {
+		n, err := next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := flush(n.nexus.Cache.Enter(lives[1]), n.client); !errors.Is(err, want) {
+			t.Errorf("the first flush from the device: %v, want %v", err, want)
+		}
+		_ = flush(e, a.client) // which has been told by then
+	}
+	// A process of a version before does not say of what its device has been told.
+	if f := (*handedUblk)(nil).client(&reopened{nexus: a.nexus}); f == nil || f.Told() != 1 {
+		t.Errorf("%+v", f)
+	}
+}
+
 // A process that knows no version of ours is refused before anything has come to rest, and so
 // is one that says nothing.
 func TestOtherVersions(t *testing.T) {

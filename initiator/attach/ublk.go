@@ -64,15 +64,16 @@ func (a *Attachment) makeUblk(index int) error {
 		}
 		left = ""
 	}
+	a.client = a.lun.NewFlusher()
 	var d *ublk.Device
 	if left != "" {
 		if wanted := fmt.Sprintf("%s%d", deviceUblk, index); index >= 0 && wanted != left {
 			return fmt.Errorf("--device %s: the volume is behind %s, whose process was killed: attach that, or end it with --detach", wanted, left)
 		}
-		d, err = ublk.Recover(context.Background(), left, a.lun)
+		d, err = ublk.Recover(context.Background(), left, a.lun, a.client)
 	} else {
 		d, err = ublk.Add(ublk.Config{
-			Index: index, LUN: a.lun, ReadOnly: a.opt.ReadOnly, Queues: max(a.opt.Connections, 1),
+			Index: index, LUN: a.lun, Client: a.client, ReadOnly: a.opt.ReadOnly, Queues: max(a.opt.Connections, 1),
 			Depth: cmp.Or(a.opt.Depth, ublk.DefaultDepth), Mark: mark, Recover: a.opt.Recover,
 		})
 	}

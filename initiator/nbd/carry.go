@@ -78,6 +78,7 @@ func (s *Server) Carry() (k Carried, left []string, err error) {
 	conns, late := s.phases()
 	for _, c := range conns {
 		x := CarriedConnection{FD: -1, Bulk: -1, Export: c.exp.Name, Structured: c.agreed.structured, Allocation: c.agreed.allocation}
+		told := c.client.Told() // before: a flush that fails meanwhile is repeated, and must not be taken for told
 		switch err := c.carry(&x); {
 		case err == errLate:
 			late++
@@ -91,7 +92,7 @@ func (s *Server) Carry() (k Carried, left []string, err error) {
 		if !seen {
 			n = len(k.Clients)
 			clients[c.client] = n
-			k.Clients = append(k.Clients, c.client.Told())
+			k.Clients = append(k.Clients, told)
 		}
 		x.Client = n
 		k.Conns = append(k.Conns, x)

@@ -25,14 +25,13 @@ type LUN interface {
 	// SubmitBatch starts requests; each one's Done is called exactly once.
 	SubmitBatch([]*blockio.Request)
 	Info() blockdev.Info
-	// NewFlusher makes a client one who is told of a lost cache himself.
-	NewFlusher() *blockio.Flusher
 }
 
 // Config describes the /dev/ublkbN to be made.
 type Config struct {
 	Index    int // N; <0: any free one
 	LUN      LUN
+	Client   *blockio.Flusher // whose flushes come from the device; nil: nobody's in particular
 	ReadOnly bool
 	Queues   int    // hardware queues; the driver gives one per processor at most
 	Depth    int    // requests of one queue under way at once, up to MaxDepth
@@ -55,7 +54,8 @@ type Device struct {
 	queues []*queue
 	memory [][]byte
 	lun    LUN
-	runs   sync.WaitGroup // queues
+	client *blockio.Flusher // whose flushes come here
+	runs   sync.WaitGroup   // queues
 	failed chan error
 }
 
@@ -89,7 +89,7 @@ func Add(cfg Config) (*Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	d, err := open(cfg.LUN)
+	d, err := open(cfg.LUN, cfg.Client)
 	if err != nil {
 		return nil, err
 	}
@@ -154,13 +154,13 @@ func (d *Device) start(p *params) error {
 }
 
 // Recover takes over the device at path, whose server is gone, and serves it until Close.
-// Requests that were under way come once more.
-func Recover(ctx context.Context, path string, lun LUN) (*Device, error) {
+// Requests that were under way come once more. client is as Config.Client.
+func Recover(ctx context.Context, path string, lun LUN, client *blockio.Flusher) (*Device, error) {
 	dev, err := number(path, blockPath)
 	if err != nil {
 		return nil, err
 	}
-	d, err := open(lun)
+	d, err := open(lun, client)
 	if err != nil {
 		return nil, err
 	}
@@ -271,13 +271,13 @@ func parametersOf(i blockdev.Info, readOnly bool) (p params, err error) {
 	return p, nil
 }
 
-func open(lun LUN) (*Device, error) {
+func open(lun LUN, client *blockio.Flusher) (*Device, error) {
 	c, err := openControl()
 	if err != nil {
 		return nil, err
 	}
 	failed := make(chan error, 1)
-	return &Device{ctl: c, lun: lun, failed: failed, Failed: failed}, nil
+	return &Device{ctl: c, lun: lun, client: client, failed: failed, Failed: failed}, nil
 }
 
 // serve opens the character device and starts the queues.
@@ -286,14 +286,13 @@ func (d *Device) serve() (err error) {
 	if d.char, err = openNode(charPath + strconv.Itoa(int(d.dev))); err != nil {
 		return err
 	}
-	client := d.lun.NewFlusher()
 	started := make(chan error)
 	for id := range d.info.queues {
 		q, err := d.newQueue(id)
 		if err != nil {
 			return err
 		}
-		q.user = client
+		q.user = d.client
 		d.runs.Go(func() {
 			if err := q.run(started); err != nil {
 				select {

@@ -170,8 +170,7 @@ type volume struct {
 	seen   []blockio.Request
 }
 
-func (v *volume) Info() blockdev.Info          { return blockdev.Info{Size: int64(len(v.data)), BlockSize: 512} }
-func (v *volume) NewFlusher() *blockio.Flusher { return nil }
+func (v *volume) Info() blockdev.Info { return blockdev.Info{Size: int64(len(v.data)), BlockSize: 512} }
 func (v *volume) SubmitBatch(rs []*blockio.Request) {
 	for _, r := range slices.Clone(rs) {
 		if v.inline {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/signal"
 	"slices"
@@ -231,6 +232,9 @@ func (c *command) serve(ctx context.Context, out, stderr io.Writer, url string, 
 	}
 	opt.OnError = func(err error) { fmt.Fprintln(stderr, err) }
 	opt.OnNotice = func(text string) { fmt.Fprintln(stderr, text) }
+	if err := c.checkPidfile(); err != nil {
+		return err
+	}
 	asked, unasked := upgrades()
 	defer unasked()
 	var a *Attachment
@@ -251,25 +255,65 @@ func (c *command) serve(ctx context.Context, out, stderr io.Writer, url string, 
 		return c.print(out, held)
 	}
 	if c.pidfile != "" {
-		if err := os.WriteFile(c.pidfile, []byte(strconv.Itoa(os.Getpid())+"\n"), 0o644); err != nil {
-			return errors.Join(fmt.Errorf("--pidfile: %w", err), a.undo())
-		}
 		defer os.Remove(c.pidfile)
 	}
-	report(pipe, &a.Record, nil)
-	if pipe == nil {
-		if !c.take { // after a takeover, whoever started the first process has its output
-			err = c.print(out, &a.Record)
-		}
-		if err != nil {
+	if err := c.tell(out, pipe, &a.Record); err != nil {
+		if !c.take {
 			return errors.Join(err, a.undo())
 		}
-		if err := systemd.Notify(systemd.Ready); err != nil {
-			return errors.Join(err, a.undo())
-		}
+		opt.OnError(err) // what has been taken over is in use, and goes on
 	}
 	go a.upgradeOn(ctx, asked)
 	return a.Wait(ctx)
+}
+
+// tell has everybody know that this process serves an attachment.
+func (c *command) tell(out io.Writer, pipe *os.File, r *Record) error {
+	err := c.writePidfile()
+	if c.take { // whoever started the first process has its output
+		return errors.Join(err, systemd.Notify(systemd.Ready))
+	}
+	if err != nil {
+		return err
+	}
+	report(pipe, r, nil)
+	if pipe != nil {
+		return nil
+	}
+	if err := c.print(out, r); err != nil {
+		return err
+	}
+	return systemd.Notify(systemd.Ready)
+}
+
+// checkPidfile says why this process's id could not be written, while nothing depends on that yet.
+func (c *command) checkPidfile() error {
+	if c.pidfile == "" {
+		return nil
+	}
+	f, err := os.OpenFile(c.pidfile, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	switch {
+	case err == nil:
+		err = errors.Join(f.Close(), os.Remove(c.pidfile)) // until there is something to say
+	case errors.Is(err, fs.ErrExist):
+		if f, err = os.OpenFile(c.pidfile, os.O_WRONLY|os.O_CREATE, 0o644); err == nil {
+			err = f.Close()
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("--pidfile: %w", err)
+	}
+	return nil
+}
+
+func (c *command) writePidfile() error {
+	if c.pidfile == "" {
+		return nil
+	}
+	if err := os.WriteFile(c.pidfile, []byte(strconv.Itoa(os.Getpid())+"\n"), 0o644); err != nil {
+		return fmt.Errorf("--pidfile: %w", err)
+	}
+	return nil
 }
 
 const takeoverName = "takeover"

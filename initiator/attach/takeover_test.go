@@ -180,6 +180,38 @@ func TestHandoverCutAtEveryStep(t *testing.T) {
 	_ = old.undo()
 }
 
+// A record that cannot be written ends no attachment that has been taken over.
+func TestTakeoverWithoutRecord(t *testing.T) {
+	t.Parallel() // as above
+	l := &fakeLUN{data: make([]byte, 1<<20)}
+	opt := options(t, l)
+	opt.Upgrade.Exit = func(int) {}
+	old, _, err := Attach(t.Context(), opt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	whole := old.record
+	if old.record, err = os.Open(whole.Name()); err != nil { // it cannot be written through this one
+		t.Fatal(err)
+	}
+	var told atomic.Int64
+	opt.OnError = func(error) { told.Add(1) }
+	taken, err := TakeOver(t.Context(), opt, "test")
+	if err != nil || told.Load() != 1 {
+		t.Fatalf("%v, %d complaints", err, told.Load())
+	}
+	work := startLoad(t, "unix", old.Record.Socket, 0, 2)
+	if err := errors.Join(work.end(), taken.undo(), whole.Close()); err != nil {
+		t.Error(err)
+	}
+	for _, c := range []interface{ Close() error }{old.unix, old.giving.control} {
+		c.Close()
+	}
+	old.thaw()
+	old.giving.others = handover.NewSuccession[Upgraded]()
+	_ = old.undo()
+}
+
 // A state that no process of this version writes is refused, for a reason.
 func TestParseState(t *testing.T) {
 	opt := Options{URL: "iser://h:3260/iqn.2026-11.x:y/0", Device: "none"}

@@ -2,6 +2,7 @@ package attach
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -325,6 +326,51 @@ func TestUpgradeRefused(t *testing.T) {
 	await.True(t, "the load goes on", func() bool { return l.done.Load() > before+50 })
 	if err := l.end(); err != nil {
 		t.Error(err)
+	}
+}
+
+// A process that cannot say that it serves takes nothing over, if that can be known before; found afterwards,
+// it is told of, and what is in use goes on.
+func TestUpgradeThatCannotBeTold(t *testing.T) {
+	target := e2e.StartTarget(t, "16MiB")
+	pidfile := filepath.Join(t.TempDir(), "pid")
+	t.Setenv("NOTIFY_SOCKET", filepath.Join(t.TempDir(), "nobody")) // the first process, in the background, does not use it
+	x := attachProgram(t, target.URL("iscsi"), "--pidfile", pidfile)
+	l := startLoad(t, "unix", x.rec.Socket, 0, 4)
+	goesOn := func() {
+		t.Helper()
+		before := l.done.Load()
+		await.True(t, "the load goes on", func() bool { return l.done.Load() > before+50 })
+	}
+	if b, err := os.ReadFile(pidfile); err != nil || string(b) != fmt.Sprintln(x.rec.PID) {
+		t.Errorf("%q, %v", b, err)
+	}
+	if err := errors.Join(os.Rename(pidfile, pidfile+".was"), os.Mkdir(pidfile, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := x.try("--upgrade", x.url); err == nil || !strings.Contains(out, "ended before it could take over") || x.listed().PID != x.rec.PID {
+		t.Errorf("%v\n%s", err, out)
+	}
+	goesOn()
+	// It can be opened, and nothing can be written to it.
+	if err := errors.Join(os.Remove(pidfile), os.Symlink("/dev/full", pidfile)); err != nil {
+		t.Fatal(err)
+	}
+	up := x.upgrade()
+	goesOn()
+	if r := x.listed(); r.PID != up.New {
+		t.Errorf("process %d serves, %d has taken over", r.PID, up.New)
+	}
+	x.end(l)
+	x.run("--detach", x.url)
+	log, err := os.ReadFile(filepath.Join(x.dir, "log"))
+	for _, want := range []string{"--pidfile: open " + pidfile, "--pidfile: write " + pidfile, "nobody"} {
+		if err != nil || !strings.Contains(string(log), want) {
+			t.Errorf("%v, the log does not tell %q:\n%s", err, want, log)
+		}
+	}
+	if _, err := os.Lstat(pidfile); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("it is left behind: %v", err)
 	}
 }
 

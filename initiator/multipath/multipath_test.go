@@ -313,6 +313,77 @@ func TestTakeOver(t *testing.T) {
 	}
 }
 
+// Two targets serve the volume at once, and neither knows of the other. One of them is in transition for a
+// moment: that it serves again does not say that the other one has ceased to, and a write of that one's lost
+// path waits. Repeated at once, it would undo what is written behind it.
+func TestTransitionIsNoTakeOver(t *testing.T) {
+	for _, first := range []string{"the path is lost", "the transition ends"} {
+		t.Run(first, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				st := newStorage()
+				a, b := st.path("a"), st.path("b")
+				a.latency, a.lag = time.Hour, 4*time.Second
+				v := open(t, Config{}, a, b)
+				b.set(blockio.AccessTransitioning)
+				synctest.Wait()
+				w := start(v, write(0, 1))
+				time.Sleep(time.Millisecond)
+				a.mu.Lock()
+				a.mute = true // a's answer would say that it serves, too
+				a.mu.Unlock()
+				if first == "the path is lost" {
+					a.cut()
+					time.Sleep(time.Millisecond)
+				}
+				b.set(blockio.AccessOptimized)
+				synctest.Wait()
+				if first == "the transition ends" {
+					a.cut()
+				}
+				time.Sleep(time.Second)
+				pending(t, "the write", w)
+				do(t, v, write(0, 2))
+				time.Sleep(10 * time.Second)
+				pending(t, "the write", w)
+				a.mu.Lock()
+				a.mute, a.latency = false, time.Millisecond
+				a.mu.Unlock()
+				a.restore()
+				if err := <-w; err != nil || st.get(0) != 1 {
+					t.Errorf("%v, block 0 has %d", err, st.get(0))
+				}
+			})
+		})
+	}
+}
+
+// A volume that has moved to a standby and back has moved, though all that was heard of the first owner
+// meanwhile is that it is in transition.
+func TestTakeOverAfterATransition(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := newStorage()
+		a, b := st.path("a"), st.path("b")
+		b.access = blockio.AccessInaccessible
+		v := open(t, Config{}, a, b)
+		a.set(blockio.AccessTransitioning)
+		synctest.Wait()
+		b.set(blockio.AccessOptimized)
+		synctest.Wait()
+		b.mu.Lock()
+		b.latency = time.Hour
+		b.mu.Unlock()
+		w := start(v, write(0, 1))
+		time.Sleep(time.Millisecond)
+		b.cut()
+		time.Sleep(time.Second)
+		pending(t, "the write", w)
+		a.set(blockio.AccessOptimized)
+		if err := <-w; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 func TestTransitionsAndFailback(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := newStorage()

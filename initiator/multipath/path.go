@@ -31,6 +31,10 @@ type path struct {
 	up     bool
 	access blockio.Access
 	shared bool // the target has other ports that serve the volume
+	// stands says that the path has not served the volume since its target has said so, or another
+	// path has taken over. One that is in transition and did serve it does not stand by: that it serves it
+	// again says nothing of others.
+	stands bool
 	why    error
 	info   blockdev.Info
 	lost   time.Time // when what is in limbo was lost
@@ -208,15 +212,18 @@ func (p *path) set(up bool, access blockio.Access, shared bool, why error) {
 			defer v.event("%s: lost: %v", p.dial.Name, why)
 		}
 	}
-	stoodBy := p.up && !p.access.Usable()
+	stoodBy := p.standsBy()
 	serves := up && access.Usable() && !(p.up && p.access.Usable())
 	p.up, p.access, p.shared, p.why, p.info = up, access, shared, why, info
+	if up && access != blockio.AccessTransitioning {
+		p.stands = !access.Usable()
+	}
 	if serves && !shared {
 		for _, o := range v.paths {
 			if o == p || !(o.up && stoodBy || !o.up && slices.Contains(o.standby, p)) {
 				continue
 			}
-			o.standby, o.moved = nil, true
+			o.standby, o.moved, o.stands = nil, true, true
 			o.nudge()
 			if n := o.unknown(); n > 0 {
 				defer v.event("%s has taken over: %d requests that %s has left unknown are repeated", p.dial.Name, n, o.dial.Name)
@@ -257,11 +264,15 @@ func (p *path) down(err error) {
 	p.up, p.why, p.lost = false, err, time.Now()
 	p.standby = nil
 	for _, o := range p.v.paths {
-		if o.up && !o.access.Usable() {
+		if o.standsBy() {
 			p.standby = append(p.standby, o)
 		}
 	}
 }
+
+// standsBy reports whether the path, which is up, may take over the volume from another one. The caller holds
+// v.mu.
+func (p *path) standsBy() bool { return p.up && !p.access.Usable() && p.stands }
 
 // unknown is how many changes wait until the path is fenced. The caller holds v.mu.
 func (p *path) unknown() int { return p.fencing.n + p.limbo.n }

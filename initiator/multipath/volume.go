@@ -61,7 +61,7 @@ func Open(ctx context.Context, cfg Config) (*Volume, error) {
 	v.waiters.New = newWaiter
 	v.active.Store(new([]*path))
 	for i, d := range v.cfg.Paths {
-		v.paths = append(v.paths, &path{v: v, index: i, dial: d, why: errOpening, wake: make(chan struct{}, 1), turn: make(chan struct{}, 1), carried: d.Carried})
+		v.paths = append(v.paths, &path{v: v, index: i, dial: d, why: errOpening, wake: make(chan struct{}, 1), turn: make(chan struct{}, 1), carried: d.Carried, stands: true})
 	}
 	v.expire = time.AfterFunc(time.Hour, v.giveUp)
 	v.expire.Stop()

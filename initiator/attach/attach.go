@@ -90,7 +90,7 @@ type Attachment struct {
 	srv    *nbd.Server
 	export *nbd.Export
 	record *os.File
-	size   chan int64 // the volume's, after a resize; the newest one
+	size   chan struct{} // full: the volume has had another size
 	serve  chan error
 	failed <-chan error // of a kernel device; nil: without such news
 	lost   chan error   // the volume that another process had open cannot be had
@@ -104,7 +104,7 @@ type Attachment struct {
 }
 
 func newAttachment(opt Options) *Attachment {
-	a := &Attachment{opt: opt, nexus: Nexus{ISID: opt.ISID, Cache: new(blockio.Cache)}, serve: make(chan error, 8), lost: make(chan error, 1), size: make(chan int64, 1)}
+	a := &Attachment{opt: opt, nexus: Nexus{ISID: opt.ISID, Cache: new(blockio.Cache)}, serve: make(chan error, 8), lost: make(chan error, 1), size: make(chan struct{}, 1)}
 	a.giving.init(a)
 	return a
 }
@@ -155,12 +155,11 @@ func Attach(ctx context.Context, opt Options) (_ *Attachment, held *Record, err 
 // changes, so that --list shows what is.
 func (a *Attachment) keepRecord() {
 	rec := a.Record // the caller's stays as it is
-	cancel := a.lun.OnResize(func(i blockdev.Info) {
+	cancel := a.lun.OnResize(func(blockdev.Info) {
 		select {
-		case <-a.size:
+		case a.size <- struct{}{}:
 		default:
 		}
-		a.size <- i.Size
 	})
 	quit, ended := make(chan struct{}), make(chan struct{})
 	a.later(func() error {
@@ -173,7 +172,8 @@ func (a *Attachment) keepRecord() {
 		defer close(ended)
 		for {
 			select {
-			case rec.Size = <-a.size:
+			case <-a.size:
+				rec.Size = a.lun.Info().Size
 			case <-a.opt.Changed:
 			case <-quit:
 				return
@@ -404,19 +404,15 @@ func (a *Attachment) makeNBD(index int) error {
 			}
 		}()
 	}
-	a.keepNBD(d)
+	a.keepNBD(d, info.Size)
 	return d.WaitReady(10 * time.Second)
 }
 
-// keepNBD sees to /dev/nbdN, whose sockets are served.
-func (a *Attachment) keepNBD(d *nbd.KernelDevice) {
-	cancel := a.lun.OnResize(func(i blockdev.Info) {
-		if err := d.Resize(i.Size); err != nil && a.opt.OnError != nil {
-			a.opt.OnError(err)
-		}
-	})
+// keepNBD sees to /dev/nbdN, which has size bytes and whose sockets are served.
+func (a *Attachment) keepNBD(d *nbd.KernelDevice, size int64) {
+	end := a.follow(size, d.Resize)
 	a.later(func() error {
-		cancel()
+		end()
 		return errors.Join(a.writeBack(d.Path, nbd.WriteBack), d.Disconnect())
 	})
 	a.Record.Device = d.Path

@@ -2,6 +2,7 @@ package attach
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -30,11 +31,21 @@ type fakeLUN struct {
 	closed  int
 	flush   error
 	stuck   chan struct{} // when set: Flush waits for Close, which closes it
+	size    atomic.Int64  // 0: that of data
 	resized func(blockdev.Info)
 }
 
 func (l *fakeLUN) Info() blockdev.Info {
-	return blockdev.Info{Size: int64(len(l.data)), BlockSize: 512, PhysBlockSize: 4096}
+	return blockdev.Info{Size: cmp.Or(l.size.Load(), int64(len(l.data))), BlockSize: 512, PhysBlockSize: 4096}
+}
+
+// resize gives the volume another size, and tells who has asked for it last.
+func (l *fakeLUN) resize(size int64) {
+	l.size.Store(size)
+	l.mu.Lock()
+	f := l.resized
+	l.mu.Unlock()
+	f(l.Info())
 }
 
 func (l *fakeLUN) SubmitBatch(rs []*blockio.Request) {
@@ -250,8 +261,8 @@ func TestListAfterResize(t *testing.T) {
 		})
 	}
 	listed("the first state", func(r *Record) bool { return r.Size == 1<<20 && r.State == "connected" })
-	l.resized(blockdev.Info{Size: 64 << 20})
-	l.resized(blockdev.Info{Size: 5 << 20})
+	l.resize(64 << 20)
+	l.resize(5 << 20)
 	listed("the new size", func(r *Record) bool { return r.Size == 5<<20 })
 	for _, s := range []string{"reconnecting", "down"} {
 		say(s)

@@ -178,7 +178,7 @@ func (t *taking) begin(path string) (err error) {
 	t.conns.Begin()
 	a.accept()
 	if t.nbd != nil {
-		a.keepNBD(t.nbd)
+		a.keepNBD(t.nbd, t.offer.Volume.Info.Size)
 	}
 	t.vol.open()
 	go func() {
@@ -190,12 +190,13 @@ func (t *taking) begin(path string) (err error) {
 	}()
 	if kindOf(r.Device) == deviceUblk {
 		<-t.vol.gone // the driver gives the device to nobody before
+		size := a.lun.Info().Size
 		d, err := ublk.Recover(context.Background(), r.Device, a.lun, a.client)
 		if err != nil {
 			_ = t.ln.Close()
 			return err
 		}
-		a.keepUblk(d)
+		a.keepUblk(d, size)
 	}
 	a.giving.serve(t.ln)
 	a.giving.control.Owned()

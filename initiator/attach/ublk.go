@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 
-	"softiser/blockdev"
 	"softiser/initiator/nbd"
 	"softiser/initiator/ublk"
 )
@@ -65,6 +64,7 @@ func (a *Attachment) makeUblk(index int) error {
 		left = ""
 	}
 	a.client = a.lun.NewFlusher()
+	size := a.lun.Info().Size
 	var d *ublk.Device
 	if left != "" {
 		if wanted := fmt.Sprintf("%s%d", deviceUblk, index); index >= 0 && wanted != left {
@@ -81,20 +81,16 @@ func (a *Attachment) makeUblk(index int) error {
 		return err
 	}
 	a.Record.Recovered = left != ""
-	a.keepUblk(d)
+	a.keepUblk(d, size)
 	return nil
 }
 
-// keepUblk sees to /dev/ublkbN.
-func (a *Attachment) keepUblk(d *ublk.Device) {
+// keepUblk sees to /dev/ublkbN, which has size bytes.
+func (a *Attachment) keepUblk(d *ublk.Device, size int64) {
 	a.ublk, a.failed, a.Record.Device = d, d.Failed, d.Path
-	cancel := a.lun.OnResize(func(i blockdev.Info) {
-		if err := d.Resize(i.Size); err != nil && a.opt.OnError != nil {
-			a.opt.OnError(err)
-		}
-	})
+	end := a.follow(size, d.Resize)
 	a.later(func() error {
-		cancel()
+		end()
 		return errors.Join(a.writeBack(d.Path, nbd.WriteBack), d.Close(a.opt.FinishTimeout))
 	})
 }

@@ -130,10 +130,14 @@ func Attach(ctx context.Context, opt Options) (_ *Attachment, held *Record, err 
 		return nil, held, nil
 	}
 	a.later(func() error { return errors.Join(dropRecord(path), a.record.Close()) })
+	if was, err := readRecord(path); err == nil && was.waits() {
+		a.nexus.Cache = was.cache()
+	}
 	if a.lun, err = opt.Open(ctx, a.nexus); err != nil {
 		return nil, nil, err
 	}
 	a.later(a.lun.Close)
+	a.nexus.opened(a.lun, opt.OnError)
 	if err := a.listen(path); err != nil {
 		return nil, nil, err
 	}
@@ -180,6 +184,7 @@ func (a *Attachment) keepRecord() {
 			}
 			a.giving.writing.Lock() // not while another process may be writing it
 			a.noteState(&rec)
+			a.noteCaches(&rec)
 			if err := rec.write(a.record); err != nil && a.opt.OnError != nil {
 				a.opt.OnError(err)
 			}
@@ -425,6 +430,7 @@ func (a *Attachment) fillRecord(path string) {
 	r.Size, r.BlockSize, r.ReadOnly = info.Size, info.BlockSize, info.ReadOnly || a.opt.ReadOnly
 	r.PID, r.Started = os.Getpid(), time.Now().Truncate(time.Second)
 	a.noteState(r)
+	a.noteCaches(r)
 	r.URI = "nbd+unix:///" + r.Export + "?socket=" + r.Socket
 }
 

@@ -32,11 +32,12 @@ type fakeLUN struct {
 	flush   error
 	stuck   chan struct{} // when set: Flush waits for Close, which closes it
 	size    atomic.Int64  // 0: that of data
+	cached  bool          // the target has a volatile cache
 	resized func(blockdev.Info)
 }
 
 func (l *fakeLUN) Info() blockdev.Info {
-	return blockdev.Info{Size: cmp.Or(l.size.Load(), int64(len(l.data))), BlockSize: 512, PhysBlockSize: 4096}
+	return blockdev.Info{Size: cmp.Or(l.size.Load(), int64(len(l.data))), BlockSize: 512, PhysBlockSize: 4096, WriteCache: l.cached}
 }
 
 // resize gives the volume another size, and tells who has asked for it last.

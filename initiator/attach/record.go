@@ -38,6 +38,8 @@ type Record struct {
 	Since     time.Time `json:"since"`               // when State became that
 	Already   bool      `json:"already_attached,omitempty"`
 	Recovered bool      `json:"recovered,omitempty"` // the device was there, of a process that was killed
+	// Caches are lives of the target's caches, by which the next process of an ublk device finds that one was lost.
+	Caches [][16]byte `json:"caches,omitempty"`
 
 	path string
 }

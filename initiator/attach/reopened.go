@@ -125,9 +125,7 @@ func (r *reopened) attempt() error {
 	if err := r.was.same(vol); err != nil {
 		return errors.Join(err, vol.Close())
 	}
-	if p, one := vol.(blockio.Path); one && r.nexus.Cache.Only(p.Epoch()) && r.opt.OnError != nil {
-		r.opt.OnError(errors.New("the target came back without its cache; the next flush fails"))
-	}
+	r.nexus.opened(vol, r.opt.OnError)
 	r.mu.Lock()
 	if r.ctx.Err() != nil {
 		r.mu.Unlock()

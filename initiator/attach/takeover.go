@@ -201,6 +201,7 @@ func (t *taking) begin(path string) (err error) {
 	a.giving.serve(t.ln)
 	a.giving.control.Owned()
 	a.noteState(&a.Record)
+	a.noteCaches(&a.Record)
 	if err := a.Record.write(a.record); err != nil && a.opt.OnError != nil {
 		a.opt.OnError(err) // what has been taken over is in use: it goes on, and --list shows what was
 	}

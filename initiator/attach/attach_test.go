@@ -307,6 +307,34 @@ func TestRecordThatGrows(t *testing.T) {
 	}
 }
 
+// Whoever only looks whether a process serves by a record, as --list does, is not taken for one that does: attaching
+// at that moment would report the dead process's attachment, and attach nothing.
+func TestLockRecordThatIsLookedAt(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "attach-x.json")
+	if err := os.WriteFile(path, []byte(`{"url":"iser://h/x/0","pid":1}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	looks, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if served(looks) {
+		t.Fatal("nobody serves")
+	}
+	f, held, err := lockRecordBy(func() { looks.Close() }, path)
+	if err != nil || held != nil {
+		t.Fatalf("%+v, %v", held, err)
+	}
+	defer f.Close()
+	if _, held, err := lockRecord(path); err != nil || held == nil || held.URL != "iser://h/x/0" {
+		t.Errorf("it is served now: %+v, %v", held, err)
+	}
+	(&Record{path: path}).clean() // as who has looked before that would
+	if !sameFile(f, path) {
+		t.Error("the record of a live process is gone")
+	}
+}
+
 func TestDetachByAnyName(t *testing.T) {
 	for _, key := range []func(r *Record) string{
 		func(r *Record) string { return r.URL },

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"os/exec"
@@ -359,6 +360,57 @@ func TestDetachByAnyName(t *testing.T) {
 			t.Errorf("again: %v, %v", r, err)
 		}
 		stop()
+	}
+}
+
+// A process that is asked to end while another one takes its place ends, and the attachment is the other's: that one
+// is asked, too.
+func TestDetachDuringATakeover(t *testing.T) {
+	dir := t.TempDir()
+	f, _, err := lockRecord(recordPath(dir, "iser://h/x/0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	process := func(name string, args ...string) *exec.Cmd {
+		c := exec.Command(name, args...)
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	old, next := process("sleep", "600"), process("sleep", "600")
+	defer old.Process.Kill()
+	defer next.Process.Kill()
+	note := func(pid int) {
+		r := Record{URL: "iser://h/x/0", PID: pid, State: "connected"}
+		if err := r.write(f); err != nil {
+			t.Fatal(err)
+		}
+	}
+	note(old.Process.Pid)
+	done := make(chan error, 1)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	go func() {
+		r, err := Detach(ctx, dir, "iser://h/x/0", false)
+		if err == nil && (r == nil || r.PID != next.Process.Pid) {
+			err = fmt.Errorf("detached: %+v", r)
+		}
+		if err != nil {
+			next.Process.Kill() // nobody waits for it
+		}
+		done <- err
+	}()
+	_ = old.Wait() // it is asked to end
+	note(next.Process.Pid)
+	var ended *exec.ExitError
+	if err := next.Wait(); !errors.As(err, &ended) || ended.Sys().(syscall.WaitStatus).Signal() != syscall.SIGTERM {
+		t.Errorf("it was not asked: %v", err)
+	}
+	f.Close()
+	if err := <-done; err != nil {
+		t.Error(err)
 	}
 }
 

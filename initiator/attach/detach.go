@@ -32,10 +32,13 @@ func Detach(ctx context.Context, dir, key string, force bool) (*Record, error) {
 	if r.State == StateKilled {
 		return r, r.removeDevice()
 	}
-	if err := syscall.Kill(r.PID, syscall.SIGTERM); err != nil && !errors.Is(err, syscall.ESRCH) {
-		return r, fmt.Errorf("process %d: %w", r.PID, err)
-	}
-	for r.alive() {
+	for asked := 0; r.alive(); {
+		if asked != r.PID {
+			if err := syscall.Kill(r.PID, syscall.SIGTERM); err != nil && !errors.Is(err, syscall.ESRCH) {
+				return r, fmt.Errorf("process %d: %w", r.PID, err)
+			}
+			asked = r.PID
+		}
 		select {
 		case <-ctx.Done():
 			if force {
@@ -43,6 +46,9 @@ func Detach(ctx context.Context, dir, key string, force bool) (*Record, error) {
 			}
 			return r, fmt.Errorf("process %d is still finishing requests or flushing: %w; --force ends it all the same", r.PID, context.Cause(ctx))
 		case <-time.After(20 * time.Millisecond):
+		}
+		if now, err := readRecord(r.path); err == nil {
+			r = now // another process may have been about to take its place, which has not heard of it
 		}
 	}
 	return r, nil

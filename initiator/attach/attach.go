@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -99,6 +100,8 @@ type Attachment struct {
 	unix, tcp *handover.Listener // tcp is nil without Options.TCP
 	ublk      *ublk.Device       // nil: there is none
 	client    *blockio.Flusher   // whose flushes come from the ublk device
+	closing   sync.Once
+	closed    error // what closing the volume has said
 	giving    giving
 	still     carrier // the volume whose session rests; nil: it does not
 }
@@ -136,7 +139,7 @@ func Attach(ctx context.Context, opt Options) (_ *Attachment, held *Record, err 
 	if a.lun, err = opt.Open(ctx, a.nexus); err != nil {
 		return nil, nil, err
 	}
-	a.later(a.lun.Close)
+	a.later(a.closeVolume)
 	a.nexus.opened(a.lun, opt.OnError)
 	if err := a.listen(path); err != nil {
 		return nil, nil, err
@@ -452,9 +455,20 @@ func (a *Attachment) Wait(ctx context.Context) error {
 
 // stop shuts the server down and makes what it wrote durable.
 func (a *Attachment) stop() error {
-	ctx, cancel := context.WithTimeout(context.Background(), max(a.opt.FinishTimeout, time.Second))
+	limit := max(a.opt.FinishTimeout, time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	err := a.srv.Shutdown(ctx)
+	down := make(chan error, 1)
+	go func() { down <- a.srv.Shutdown(ctx) }()
+	var err error
+	select {
+	case err = <-down:
+	case <-time.After(2 * limit):
+		// Clients have been cut for so long again as they have had, and requests have memory of the server: they are with
+		// a target that does not answer. Closing the volume ends them.
+		_ = a.closeVolume() // it is told behind this
+		return errors.Join(<-down, fmt.Errorf("requests that the target did not answer within %v were given up; what was written since the last flush may be lost", 2*limit))
+	}
 	if a.export.ReadOnly || a.lun.Info().ReadOnly {
 		return err
 	}
@@ -464,11 +478,17 @@ func (a *Attachment) stop() error {
 	var ferr error
 	select {
 	case ferr = <-flushed:
-	case <-ctx.Done():
-		ferr = fmt.Errorf("it did not end within %v", a.opt.FinishTimeout)
+	case <-time.After(limit): // its own: clients that took no replies may have used up the other one
+		ferr = fmt.Errorf("it did not end within %v", limit)
 	}
 	if ferr != nil {
 		err = errors.Join(err, fmt.Errorf("the last flush failed; what was written since the one before may be lost: %w", ferr))
 	}
 	return err
+}
+
+// closeVolume closes the volume, once.
+func (a *Attachment) closeVolume() error {
+	a.closing.Do(func() { a.closed = a.lun.Close() })
+	return a.closed
 }

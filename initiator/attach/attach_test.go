@@ -32,6 +32,8 @@ type fakeLUN struct {
 	closed  int
 	flush   error
 	stuck   chan struct{} // when set: Flush waits for Close, which closes it
+	away    chan struct{} // when set: requests wait for Close, which closes it
+	begun   atomic.Int64  // requests
 	size    atomic.Int64  // 0: that of data
 	cached  bool          // the target has a volatile cache
 	resized func(blockdev.Info)
@@ -52,7 +54,14 @@ func (l *fakeLUN) resize(size int64) {
 
 func (l *fakeLUN) SubmitBatch(rs []*blockio.Request) {
 	for _, r := range append([]*blockio.Request(nil), rs...) {
+		l.begun.Add(1)
 		go func() {
+			if l.away != nil {
+				<-l.away
+				r.Err = blockdev.ErrClosed
+				r.Done(r)
+				return
+			}
 			l.mu.Lock()
 			switch r.Op {
 			case blockio.OpRead:
@@ -89,8 +98,10 @@ func (l *fakeLUN) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.closed++
-	if l.stuck != nil {
-		close(l.stuck)
+	for _, ch := range []chan struct{}{l.stuck, l.away} {
+		if ch != nil {
+			close(ch)
+		}
 	}
 	return nil
 }
@@ -230,6 +241,64 @@ func TestStuckFlush(t *testing.T) {
 	}
 	if _, closed := l.counts(); closed != 1 {
 		t.Errorf("closed %d times", closed)
+	}
+}
+
+// detached ends an attachment as a signal does, and returns what is said of it.
+func detached(t *testing.T, a *Attachment) error {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	done := make(chan error, 1)
+	go func() { done <- a.Wait(ctx) }()
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(time.Minute):
+		t.Fatal("it does not end")
+		return nil
+	}
+}
+
+// Requests of NBD clients that the target does not answer hold detaching up no longer than the time-out.
+func TestDetachWhileTheTargetIsAway(t *testing.T) {
+	l := &fakeLUN{data: make([]byte, 1<<20), away: make(chan struct{})}
+	opt := options(t, l)
+	opt.FinishTimeout = time.Second
+	a, _, err := Attach(t.Context(), opt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := talk(t, a.Record.Socket)
+	c.ask(t, 1, 0, 4096)
+	await.True(t, "the target has it", func() bool { return l.begun.Load() == 1 })
+	if err := detached(t, a); err == nil || !strings.Contains(err.Error(), "did not answer within 2s were given up") {
+		t.Errorf("error %v", err)
+	}
+	if flushes, closed := l.counts(); flushes != 0 || closed != 1 {
+		t.Errorf("%d flushes, closed %d times", flushes, closed)
+	}
+}
+
+// A client that takes no replies until the time is over does not take the time of the last flush.
+func TestDetachOfAStoppedClient(t *testing.T) {
+	t.Parallel() // it takes the time-out
+	l := &fakeLUN{data: make([]byte, 4<<20)}
+	opt := options(t, l)
+	a, _, err := Attach(t.Context(), opt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := talk(t, a.Record.Socket)
+	for range 32 { // more than a socket takes
+		c.ask(t, 0, 0, 4<<20)
+	}
+	await.True(t, "replies wait for the client", func() bool { return l.begun.Load() >= 8 })
+	if err := detached(t, a); err == nil || strings.Contains(err.Error(), "flush") {
+		t.Errorf("error %v", err)
+	}
+	if flushes, closed := l.counts(); flushes != 1 || closed != 1 {
+		t.Errorf("%d flushes, closed %d times", flushes, closed)
 	}
 }
 

@@ -44,6 +44,20 @@ func startLoad(t *testing.T, network, addr string, first, depth int) *load {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { nc.Close() })
+	greet(t, nc)
+	l := &load{nc: nc, first: first, depth: depth, waiting: map[uint64]chan []byte{}}
+	l.received = make(chan struct{})
+	go func() { defer close(l.received); l.receive() }()
+	for i := range depth {
+		l.wg.Go(func() { l.fail(l.verify(i)) })
+	}
+	await.True(t, "a first request is answered", func() bool { return l.done.Load() > 0 || l.stop.Load() })
+	return l
+}
+
+// greet takes the default export.
+func greet(t *testing.T, nc net.Conn) {
+	t.Helper()
 	hello := make([]byte, 18)
 	if _, err := io.ReadFull(nc, hello); err != nil {
 		t.Fatal(err)
@@ -53,14 +67,41 @@ func startLoad(t *testing.T, network, addr string, first, depth int) *load {
 	if _, err := io.ReadFull(nc, make([]byte, 10)); err != nil {
 		t.Fatal(err)
 	}
-	l := &load{nc: nc, first: first, depth: depth, waiting: map[uint64]chan []byte{}}
-	l.received = make(chan struct{})
-	go func() { defer close(l.received); l.receive() }()
-	for i := range depth {
-		l.wg.Go(func() { l.fail(l.verify(i)) })
+}
+
+// requestHeader is a request of NBD without payload.
+func requestHeader(cmd uint16, cookie, off uint64, n int) []byte {
+	be := binary.BigEndian
+	q := be.AppendUint32(nil, 0x25609513)
+	q = be.AppendUint16(be.AppendUint16(q, 0), cmd)
+	return be.AppendUint32(be.AppendUint64(be.AppendUint64(q, cookie), off), uint32(n))
+}
+
+// silent is an NBD client that asks and takes no replies.
+type silent struct{ net.Conn }
+
+// talk connects a silent client to a socket, until the test's end.
+func talk(t *testing.T, socket string) silent {
+	t.Helper()
+	nc, err := net.Dial("unix", socket)
+	if err != nil {
+		t.Fatal(err)
 	}
-	await.True(t, "a first request is answered", func() bool { return l.done.Load() > 0 || l.stop.Load() })
-	return l
+	t.Cleanup(func() { nc.Close() })
+	greet(t, nc)
+	return silent{nc}
+}
+
+// ask sends a request for n bytes: 0 reads, 1 writes zeroes.
+func (c silent) ask(t *testing.T, cmd uint16, off uint64, n int) {
+	t.Helper()
+	q := requestHeader(cmd, 0, off, n)
+	if cmd == 1 {
+		q = append(q, make([]byte, n)...)
+	}
+	if _, err := c.Write(q); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // waits is how many requests have been sent and not answered.
@@ -139,19 +180,15 @@ func (l *load) verify(i int) error {
 
 // do is one request: 0 reads into p, 1 writes p, 3 flushes.
 func (l *load) do(cmd uint16, i, off int, p []byte) error {
-	be := binary.BigEndian
-	q := be.AppendUint32(nil, 0x25609513)
-	q = be.AppendUint16(be.AppendUint16(q, 0), cmd)
 	cookie := uint64(i)<<32 | uint64(len(p))
 	if cmd != 0 {
 		cookie = uint64(i) << 32
 	}
-	q = be.AppendUint64(q, cookie)
 	at := uint64((l.first+i)*loadArea + off)
 	if cmd == 3 {
 		at = 0
 	}
-	q = be.AppendUint32(be.AppendUint64(q, at), uint32(len(p)))
+	q := requestHeader(cmd, cookie, at, len(p))
 	if cmd == 1 {
 		q = append(q, p...)
 	}

@@ -526,9 +526,9 @@ func (c *command) runList(out, notes io.Writer) error {
 // gone.
 func (c *command) runDetach(ctx context.Context, out io.Writer, key string) error {
 	key = connflags.Names(key) // as the record has it
-	// The device is written back, then requests finish and the session logs out; each
-	// is bounded by the timeout.
-	limit := 2*c.timeout + 10*time.Second
+	// The device is written back, requests finish, those of clients that have been cut, what they wrote is flushed, and
+	// the session logs out; each is bounded by the timeout.
+	limit := 4*c.timeout + 10*time.Second
 	if c.force {
 		limit = c.timeout
 	}

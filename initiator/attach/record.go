@@ -103,6 +103,7 @@ func lockRecord(path string) (f *os.File, held *Record, err error) {
 	return lockRecordBy(func() { time.Sleep(20 * time.Millisecond) }, path)
 }
 
+// lockRecordBy pauses where it has to look again: the lock is another one's who does not serve, or has written nothing yet.
 func lockRecordBy(pause func(), path string) (f *os.File, held *Record, err error) {
 	for range 100 {
 		f, err = os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_CLOEXEC, 0o600)

@@ -258,7 +258,7 @@ func (c *command) settle(stderr io.Writer) (every time.Duration, err error) {
 	return every, nil
 }
 
-// run turns the command line into jobs, runs them, and reports.
+// run turns the command line into jobs, and has them measured.
 func (c *command) run(cmd *cobra.Command, args []string) error {
 	stderr := cmd.ErrOrStderr()
 	every, err := c.settle(stderr)
@@ -283,6 +283,13 @@ func (c *command) run(cmd *cobra.Command, args []string) error {
 		return usage.Wrap(noVolume(jobs[i]))
 	}
 	cmd.SilenceUsage = true
+	return c.measure(cmd, url, jobs, global, every)
+}
+
+// measure runs the jobs and reports, and every so often meanwhile; url is the volume of those that
+// name none, global what the job file says of all.
+func (c *command) measure(cmd *cobra.Command, url string, jobs []*Job, global []KV, every time.Duration) error {
+	stderr := cmd.ErrOrStderr()
 	out, endOut, err := c.open(cmd.OutOrStdout(), every > 0)
 	if err != nil {
 		return err

@@ -52,6 +52,13 @@ its admin socket tells, is left to it. Secrets are not printed.`,
 			for _, w := range cfg.Warnings() {
 				fmt.Fprintln(cmd.ErrOrStderr(), "iser-target: warning:", w)
 			}
+			start, save := registry.ProbeStateDir(cfg)
+			if start != nil {
+				return exit(exitUsage, start)
+			}
+			if save != nil {
+				fmt.Fprintln(cmd.ErrOrStderr(), "iser-target: warning:", save, "(serve starts, and what is to survive a restart cannot be kept)")
+			}
 			if noOpen {
 				return nil
 			}

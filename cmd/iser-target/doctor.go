@@ -181,7 +181,7 @@ func (p *patient) checks() []doctor.Check {
 		doctor.Memlock(serviceUnit, locked), doctor.HugePages(huge),
 		doctor.GroupMemory(memory+int64(cfg.Limits.StagingMemory)), doctor.GroupCPU, doctor.GroupTasks,
 		doctor.Congestion(congestion...), doctor.Backlog, doctor.Windows, doctor.DatagramBuffers, doctor.Rxe(roce),
-		doctor.Clock, doctor.Folder(cfg.Admin.StateDir))
+		doctor.Clock, doctor.Folder(cfg.Admin.StateDir, func() (start, save error) { return registry.ProbeStateDir(cfg) }))
 }
 
 // volumeSize is what there is of a volume, or what there is to be.

@@ -186,7 +186,7 @@ func TestChecks(t *testing.T) {
 		{doctor.Port("tcp", addr("[::]:3260"), false), []change{{files: one("proc/net/tcp", heading+loopback), level: doctor.Error, mend: "ss -ltnp"}}},
 		{doctor.Port("udp", addr("192.0.2.1:4791"), false), []change{{files: one("proc/net/udp", heading+datagram), level: doctor.Error, mend: "ss -lunp 'sport = :4791'"}}},
 		{doctor.Beside(3260, "NVMe"), []change{{files: one("proc/net/tcp", heading+loopback), level: doctor.Note, mend: "ss"}, {files: one("proc/net/tcp", "-"), level: doctor.Note}}},
-		{doctor.Folder(state), []change{
+		{doctor.Folder(state, usable), []change{
 			{files: on("tmpfs"), level: doctor.Warning, mend: "findmnt"},
 			{files: on("nfs4"), level: doctor.Note},
 			{files: on("xfs"), level: doctor.OK},
@@ -218,9 +218,10 @@ func TestChecks(t *testing.T) {
 		check doctor.Check
 		level doctor.Level
 	}{
-		{doctor.Folder(""), doctor.Note},
-		{doctor.Folder(filepath.Join(state, "none")), doctor.Error},
-		{doctor.Folder(file), doctor.Error},
+		{doctor.Folder("", usable), doctor.Note},
+		{doctor.Folder(filepath.Join(state, "none"), usable), doctor.Note},
+		{doctor.Folder(file, func() (start, save error) { return errUnusable, errUnusable }), doctor.Error},
+		{doctor.Folder(state, func() (start, save error) { return nil, errUnusable }), doctor.Error},
 		{doctor.Port("tcp", addr("127.0.0.1:3260"), true), doctor.Error},
 		{doctor.Module("siw", "", doctor.Note, "no iSER of the kernel's"), doctor.Note},
 		{doctor.Module("ublk_drv", "", doctor.Note, "no ublk"), doctor.Note},
@@ -234,10 +235,14 @@ func TestChecks(t *testing.T) {
 	}
 }
 
+var errUnusable = errors.New("cannot be written")
+
+func usable() (start, save error) { return nil, nil }
+
 // The checks read what this machine has, whatever that is.
 func TestThisHost(t *testing.T) {
 	all := doctor.Run(&doctor.Host{}, []doctor.Check{doctor.Kernel, doctor.Clock, doctor.Memlock("x", 0), doctor.OpenFiles("x", 1),
-		doctor.GroupMemory(0), doctor.GroupCPU, doctor.Congestion(), doctor.Windows, doctor.Folder(t.TempDir())})
+		doctor.GroupMemory(0), doctor.GroupCPU, doctor.Congestion(), doctor.Windows, doctor.Folder(t.TempDir(), usable)})
 	for _, f := range all {
 		if f.Found == "" || f.Level == doctor.Error {
 			t.Errorf("%+v", f)

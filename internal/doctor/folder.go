@@ -1,32 +1,35 @@
 package doctor
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 )
 
 // Folder is the check that what is to be remembered can be written to a folder, and lasts;
-// "": there is none.
-func Folder(dir string) Check {
+// "": there is none. probe says why serve would not start with it, and why nothing could be
+// kept there.
+func Folder(dir string, probe func() (start, save error)) Check {
 	return Check{"state_dir", func(h *Host) Finding {
 		if dir == "" {
 			return note("none").
 				costs("persistent reservations and saved mode pages end with the process, and there is no SANITIZE or FORMAT UNIT").
 				mend("install -d -o softiser -g softiser -m 700 /var/lib/softiser   # then admin.state_dir: /var/lib/softiser")
 		}
-		fi, err := os.Stat(dir)
 		create := "install -d -o softiser -g softiser -m 700 " + dir
-		switch {
-		case err != nil:
-			return failed("%v", err).costs("serve does not start").mend("%s", create)
-		case !fi.IsDir():
-			return failed("%s is no folder", dir).costs("serve does not start").mend("mv %s %[1]s.old && %s", dir, create)
+		fi, err := os.Stat(dir)
+		if err == nil && !fi.IsDir() {
+			create = fmt.Sprintf("mv %s %[1]s.old && %s", dir, create)
 		}
-		const write, search = 2, 1
-		if err := syscall.Access(dir, write|search); err != nil {
-			return failed("%s: %v", dir, err).costs("serve does not start, if it is this user's").mend("%s", create)
+		start, save := probe()
+		switch {
+		case start != nil:
+			return failed("%v", start).costs("serve does not start, if it is this user's").mend("%s", create)
+		case save != nil:
+			return failed("%v", save).costs("serve starts, and persistent reservations, saved mode pages, SANITIZE and FORMAT UNIT fail, if it is this user's").mend("%s", create)
+		case err != nil:
+			return note("%v", err).costs("serve makes it").mend("%s", create)
 		}
 		kind, err := h.fileSystem(dir)
 		switch {

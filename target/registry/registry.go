@@ -142,6 +142,23 @@ func checkStateDir(cfg *config.Config) error {
 	return nil
 }
 
+// ProbeStateDir says what a start would find of the folder of the state, and touches nothing: start
+// is why it would fail, save why nothing could be kept there afterwards.
+func ProbeStateDir(cfg *config.Config) (start, save error) {
+	dir := cfg.Admin.StateDir
+	if dir == "" {
+		return nil, nil
+	}
+	start, save = statedir.Probe(dir)
+	if start != nil {
+		start = fmt.Errorf("admin.state_dir: %w", start)
+	}
+	if save != nil {
+		save = fmt.Errorf("admin.state_dir: %w", save)
+	}
+	return start, save
+}
+
 // AddLUN makes a volume a LUN of a target, as long as the target runs.
 func (r *Registry) AddLUN(ctx context.Context, iqn string, lun uint16, v config.Volume) error {
 	return r.mapping.addLUN(ctx, iqn, config.LUN{LUN: int(lun), Volume: v.Name}, v)

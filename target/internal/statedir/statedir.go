@@ -82,6 +82,21 @@ func Check(dir string) error {
 	return err
 }
 
+// Probe says what Open would find, and touches nothing: start is why it would fail, save why
+// files could not be written in the folder afterwards. A folder of this version is opened also
+// where it cannot be written.
+func Probe(dir string) (start, save error) {
+	had, err := read(dir)
+	if err != nil {
+		return err, nil
+	}
+	save = Writable(dir)
+	if had < Current() { // it is made, or its version is written
+		start = save
+	}
+	return start, save
+}
+
 // Modes of access(2).
 const (
 	writes = 2
@@ -94,6 +109,9 @@ func Writable(dir string) error {
 	at := dir
 	_, err := os.Stat(at)
 	for errors.Is(err, fs.ErrNotExist) && filepath.Dir(at) != at {
+		if _, err := os.Lstat(at); err == nil {
+			return fmt.Errorf("%s is a link to nothing", at)
+		}
 		at = filepath.Dir(at)
 		_, err = os.Stat(at)
 	}

@@ -4,7 +4,9 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
+	"syscall"
 	"testing"
 
 	"softiser/internal/leaktest"
@@ -131,13 +133,69 @@ func TestWritable(t *testing.T) {
 			t.Errorf("%s can be written", at)
 		}
 	}
-	if os.Geteuid() == 0 {
-		return // who may write everywhere
-	}
-	if err := os.Mkdir(filepath.Join(dir, "closed"), 0o500); err != nil {
+	if err := os.Symlink("nothing", filepath.Join(dir, "link")); err != nil {
 		t.Fatal(err)
 	}
-	if Writable(filepath.Join(dir, "closed")) == nil {
-		t.Error("a folder without write permission can be written")
+	for _, at := range []string{filepath.Join(dir, "link"), filepath.Join(dir, "link", "a")} {
+		if Writable(at) == nil {
+			t.Errorf("%s can be written, or made", at)
+		}
 	}
+}
+
+// TestProbe: of a folder that this user may not write, Probe knows what Open does.
+func TestProbe(t *testing.T) {
+	dir := t.TempDir()
+	if err := errors.Join(os.Chmod(filepath.Dir(dir), 0o755), os.Chmod(dir, 0o777)); err != nil {
+		t.Fatal(err)
+	}
+	asNobody(t, func() {
+		for _, c := range []struct{ name, version string }{{"new", ""}, {"current", `{"version":1}`}, {"later", `{"version":2}`}} {
+			at := filepath.Join(dir, c.name)
+			if err := os.Mkdir(at, 0o700); err != nil {
+				t.Error(err)
+				return
+			}
+			if c.version != "" {
+				put(t, at, name, c.version)
+			}
+			if err := os.Chmod(at, 0o500); err != nil {
+				t.Error(err)
+			}
+			start, save := Probe(at)
+			if _, err := Open(at, "1"); (err == nil) != (start == nil) || start == nil && save == nil {
+				t.Errorf("%s: Open %v; Probe %v, %v", c.name, err, start, save)
+			}
+		}
+		below := filepath.Join(dir, "new", "below")
+		start, _ := Probe(below)
+		if _, err := Open(below, "1"); err == nil || start == nil {
+			t.Errorf("below a folder that cannot be written: Open %v; Probe %v", err, start)
+		}
+	})
+	made := filepath.Join(t.TempDir(), "a", "b")
+	if start, save := Probe(made); start != nil || save != nil {
+		t.Errorf("a folder that can be made: %v, %v", start, save)
+	}
+}
+
+// asNobody runs f on a thread that may not write everywhere, which root's may.
+func asNobody(t *testing.T, f func()) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		f()
+		return
+	}
+	const nobody = 65534
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
+		if _, _, errno := syscall.RawSyscall(syscall.SYS_SETRESUID, nobody, nobody, nobody); errno != 0 {
+			t.Error(errno)
+			return
+		}
+		f()
+	}()
+	<-done
 }

@@ -45,6 +45,9 @@ var (
 	ErrOutcomeUnknown = blockio.ErrOutcomeUnknown
 	// ErrSessionLost ends what was outstanding when a session was given up.
 	ErrSessionLost = blockio.ErrSessionLost
+	// ErrNoConnection is in the chain of the error of a connection that could not be made:
+	// nobody answers, or what answers speaks something else.
+	ErrNoConnection = blockio.ErrNoConnection
 	// ErrClosed ends what is submitted to, or outstanding on, a closed session.
 	ErrClosed = blockio.ErrClosed
 	// ErrTimeout ends a command that the target did not answer in time and that

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"softiser/initiator/blockio"
 	"softiser/initiator/internal/wrongport"
 	"softiser/internal/iscsi"
 )
@@ -49,7 +50,7 @@ func (l *login) fail(err error) {
 	if errors.Is(err, io.EOF) && !l.heard {
 		err = fmt.Errorf("%w: the other end closed it without an answer; does it speak iSCSI there, and to this address?", err)
 	}
-	l.finish(fmt.Errorf("connection lost during login: %w", err))
+	l.finish(blockio.NoConnection(fmt.Errorf("connection lost during login: %w", err)))
 }
 
 // notify takes one PDU of the login.
@@ -141,7 +142,7 @@ func open(ctx context.Context, tr *transport, addr string, typ iscsi.SessionType
 func (tr *transport) login(ctx context.Context, addr string, typ iscsi.SessionType, s *Session) (*conn, error) {
 	dm, err := tr.dial(ctx, addr)
 	if err != nil {
-		return nil, dialError(ctx, addr, err)
+		return nil, blockio.NoConnection(dialError(ctx, addr, err))
 	}
 	lc := loginConfig(tr.cfg, typ)
 	lc.Profile = dm.KeyProfile()

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net"
 	"os"
@@ -382,6 +383,40 @@ func TestCredentials(t *testing.T) {
 func TestRefusedExitCode(t *testing.T) {
 	if c := exitCode(fmt.Errorf("rdma: 127.0.0.1:3260: %w", syscall.ECONNREFUSED)); c != exitConnect {
 		t.Errorf("over RoCE: exit code %d", c)
+	}
+}
+
+// A port that is somebody else's is a connection that could not be made, whatever was asked for.
+func TestForeignServerExitCode(t *testing.T) {
+	for what, says := range map[string]string{"SSH": "SSH-2.0-OpenSSH_9.2p1\r\n", "HTTP": "HTTP/1.1 400 Bad Request\r\n\r\n", "nothing": ""} {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				// It hears the client out as far as a line goes, and hangs up.
+				_, _ = c.Read(make([]byte, 4096))
+				_, _ = io.WriteString(c, says)
+				c.Close()
+			}
+		}()
+		for _, url := range []string{"iscsi://%s/iqn.2026-11.x:y/0", "iser://%s/iqn.2026-11.x:y/0", "nvme+tcp://%s/nqn.2026-11.x:y/1", "nvme+rdma://%s/nqn.2026-11.x:y/1"} {
+			if _, errs, code := run(t, "info", fmt.Sprintf(url, l.Addr())); code != exitConnect {
+				t.Errorf("%s at a port of %s: exit %d, %s", url, what, code, errs)
+			}
+		}
+		if _, errs, code := run(t, "discover", l.Addr().String()); code != exitConnect {
+			t.Errorf("discover at a port of %s: exit %d, %s", what, code, errs)
+		}
+		l.Close()
+		<-ended
 	}
 }
 

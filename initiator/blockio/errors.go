@@ -19,6 +19,9 @@ var (
 	// ErrSessionLost ends what was outstanding when a session or an association was
 	// given up.
 	ErrSessionLost = errors.New("initiator: session lost")
+	// ErrNoConnection is in the chain of the error of a connection that could not be made: nobody
+	// answers, or what answers speaks something else. See NoConnection.
+	ErrNoConnection = errors.New("initiator: no connection")
 	// ErrClosed ends what is submitted to, or outstanding on, a closed volume.
 	ErrClosed = errors.New("initiator: session is closed")
 	// ErrTimeout ends a command that the target did not answer in time and that
@@ -38,3 +41,12 @@ var (
 	// ErrReservation ends a command that met somebody else's reservation.
 	ErrReservation = errors.New("initiator: reservation conflict: another initiator holds the LUN")
 )
+
+// NoConnection marks err as an ErrNoConnection. Its text stays as it is.
+func NoConnection(err error) error { return &noConnection{err} }
+
+type noConnection struct{ err error }
+
+func (e *noConnection) Error() string { return e.err.Error() }
+
+func (e *noConnection) Unwrap() []error { return []error{e.err, ErrNoConnection} }

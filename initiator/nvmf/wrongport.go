@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"softiser/initiator/blockio"
 	"softiser/initiator/internal/wrongport"
 	"softiser/internal/nvme"
 	"softiser/internal/nvmerdma"
@@ -55,8 +56,11 @@ func (a *Association) dialAdmin(ctx context.Context) (nvme.HostTransport, error)
 	if c := context.Cause(ctx); c != nil && errors.Is(err, context.DeadlineExceeded) {
 		err = c // it says what has not come to be
 	}
-	a.spoken = a.spoken || err == nil
-	return tr, err
+	if err != nil {
+		return nil, blockio.NoConnection(err)
+	}
+	a.spoken = true
+	return tr, nil
 }
 
 // answers reports whether the port takes a connection for an admin queue over t, before

@@ -314,7 +314,7 @@ type Limits struct {
 
 // Admin is the local control interface.
 type Admin struct {
-	Socket   string `mapstructure:"socket" json:"socket,omitempty"`       // unix socket; "": none
+	Socket   string `mapstructure:"socket" json:"socket,omitempty"`       // unix socket of mode 0600: who may open it (this user, root) may do everything; "": none
 	Metrics  string `mapstructure:"metrics" json:"metrics,omitempty"`     // host:port of the status page and of Prometheus' /metrics; "": none
 	StateDir string `mapstructure:"state_dir" json:"state_dir,omitempty"` // persistent reservations, saved mode pages; its version is in the file version
 }

@@ -1,5 +1,5 @@
-// Package nbd makes an iSCSI volume a local block device by serving it over
-// the Network Block Device protocol (NetworkBlockDevice/nbd, doc/proto.md):
+// Package nbd makes a remote volume (blockio.Volume, over whichever wire) a local block
+// device by serving it over the Network Block Device protocol (NetworkBlockDevice/nbd, doc/proto.md):
 // fixed newstyle negotiation, structured replies, FUA, flush, trim, write
 // zeroes, block status, several connections.
 //
@@ -34,6 +34,6 @@
 //
 // # Durability
 //
-// A flush on one connection covers the completed writes of all: they are
-// SYNCHRONIZE CACHE to one LUN. That is what makes CAN_MULTI_CONN true.
+// A flush on one connection covers the completed writes of all: it is one of the
+// volume. That is what makes CAN_MULTI_CONN true.
 package nbd

@@ -28,11 +28,12 @@ RACEPKGS = $$($(GO) list ./... | grep -v /internal/lint)
 race: ## run every test under the race detector, those that are long in their short forms
 	$(RACE) $(SUM) --packages "$(RACEPKGS)" -- -vet=off -race -short -p $$((($(CPUS) * 3 + 1) / 2)) -timeout 20m
 
+# Tests are linked each time they are run, so nothing is linked here.
+COMPILE = -vet=off -run '^$$' -exec true -toolexec $(CURDIR)/.ci/nolink
 compile: ## compile what race, fuzz and test run, into Go's cache
 	$(SUM) --version >/dev/null
-	$(RACE) $(GO) test -vet=off -race -short -run '^$$' -exec true $(RACEPKGS) >/dev/null
-	GO="$(GO)" .ci/fuzz compile
-	$(GO) test -vet=off -run '^$$' -exec true ./... >/dev/null
+	$(RACE) $(GO) test $(COMPILE) -race $(RACEPKGS) >/dev/null
+	$(GO) test $(COMPILE) ./... >/dev/null
 
 FUZZTIME ?= 20s
 fuzz: ## run each fuzz target for FUZZTIME (20s; 500x for a count of executions)

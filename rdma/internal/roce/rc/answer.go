@@ -14,7 +14,7 @@ type answer struct {
 
 	reth packet.RETH // what is left of a READ
 	sent bool        // its first packet has left
-	dup  bool        // the READ came again
+	dup  bool        // the READ or atomic came again
 	orig uint64      // an atomic's result
 }
 

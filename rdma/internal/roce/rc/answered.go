@@ -49,6 +49,9 @@ func (r *Requester) acknowledge(p *packet.Packet, psn uint64, now time.Duration)
 			return
 		}
 		r.stats.RNRs++
+		if r.rnrEnd != 0 {
+			return // it answers what was sent before the NAK that holds
+		}
 		if r.rnrs++; r.rnrs > r.cfg.RNRRetries && r.cfg.RNRRetries != Forever {
 			r.fail(psn, verbs.StatusRNRRetryExceeded, &Exceeded{RNR: true, Retries: r.cfg.RNRRetries})
 			return

@@ -15,10 +15,11 @@ import (
 // packets is how many PSNs n bytes take.
 func (r *Responder) packets(n uint32) int { return max(1, (int(n)+r.mtu-1)/r.mtu) }
 
-// outstanding is how many READs and atomics have not been answered.
+// outstanding is how many READs and atomics have not been answered. One that has come again
+// is none: the peer may have got the first answer meanwhile, and ask for more.
 func (r *Responder) outstanding() (n int) {
 	for i := range r.answers.n {
-		if r.answers.at(i).op != packet.Acknowledge {
+		if a := r.answers.at(i); a.op != packet.Acknowledge && !a.dup {
 			n++
 		}
 	}

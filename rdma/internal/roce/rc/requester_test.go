@@ -217,6 +217,28 @@ func TestRNR(t *testing.T) {
 	}
 }
 
+// An RNR NAK that comes while another holds answers a packet that was sent before: it is no
+// retry that has failed.
+func TestRNRTwice(t *testing.T) {
+	a := newAsker(t, nil)
+	a.queue(t, verbs.OpSend, 0, 1)
+	a.sent(0)
+	for range 3 {
+		a.answer(packet.Acknowledge, firstPSN, packet.RNR|12, nil, 0)
+	}
+	if at, ok := a.req.Deadline(); !ok || at != 640*time.Microsecond || a.req.Err() != nil {
+		t.Errorf("goes on at %v, %v, %v", at, ok, a.req.Err())
+	}
+	a.req.Tick(time.Millisecond)
+	if s := a.sent(time.Millisecond); s != "SEND Only @fffffe" {
+		t.Error(s)
+	}
+	a.answer(packet.Acknowledge, firstPSN, packet.RNR|12, nil, time.Millisecond)
+	if a.req.Err() == nil {
+		t.Error("asked again more often than was agreed on")
+	}
+}
+
 // A NAK for what was lost: from there on, at once. The window halves.
 func TestGoBack(t *testing.T) {
 	a := newAsker(t, nil)

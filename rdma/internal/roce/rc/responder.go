@@ -150,7 +150,7 @@ func (r *Responder) duplicate(p *packet.Packet) {
 	case t&packet.Atomic != 0:
 		if was := r.resources.find(p.PSN); was != nil && was.atom {
 			r.answers.dropFrom(p.PSN)
-			r.answers.add(answer{op: packet.AtomicAcknowledge, psn: p.PSN, msn: r.msn, verd: packet.ACK, orig: was.orig})
+			r.answers.add(answer{op: packet.AtomicAcknowledge, psn: p.PSN, msn: r.msn, verd: packet.ACK, orig: was.orig, dup: true})
 		}
 	case r.resources.between(p.PSN, r.expect):
 		// An acknowledgement of what lies behind a READ would say that the READ has

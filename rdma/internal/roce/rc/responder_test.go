@@ -661,6 +661,33 @@ func TestDuplicateTakesAnswersBack(t *testing.T) {
 	}
 }
 
+// A READ or atomic that has come again because its answer was late does not count as
+// outstanding: the answer may have come since, and the peer asks for more.
+func TestDuplicatesAreNotOutstanding(t *testing.T) {
+	one := small
+	one.Resources = 1
+	g := newRig(t, one)
+	atom := func(i int) packet.Packet {
+		p := request(packet.FetchAdd, one.PSN.Add(i), nil)
+		p.AtomicETH = packet.AtomicETH{RKey: g.key, SwapOrAdd: 1}
+		return p
+	}
+	read := func(i int) packet.Packet { return g.to(request(packet.ReadRequest, one.PSN.Add(i), nil), 0, 1) }
+	g.give(read(0))
+	for _, p := range []packet.Packet{read(0), atom(1)} {
+		g.Receive(&p)
+	}
+	if s := lines(g.drain()); s != "RDMA READ response Only 0x1f @fffffe, ATOMIC Acknowledge @ffffff" {
+		t.Errorf("%q, %v", s, g.Err())
+	}
+	for _, p := range []packet.Packet{atom(1), read(2)} {
+		g.Receive(&p)
+	}
+	if s := lines(g.drain()); s != "ATOMIC Acknowledge @ffffff, RDMA READ response Only 0x1f @0" {
+		t.Errorf("%q, %v", s, g.Err())
+	}
+}
+
 // Completions are handed out once.
 func TestTakeWCsTakes(t *testing.T) {
 	g := newRig(t, small)

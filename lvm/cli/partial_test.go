@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 
@@ -112,4 +113,51 @@ func TestAWriteDuringAnImportIsTold(t *testing.T) {
 	if err := errors.Join(dev.Close(), m.Close()); err != nil {
 		t.Error(err)
 	}
+}
+
+// A signal ends a transfer where it stands, whatever it reads from and writes to.
+func TestTransfersAreInterrupted(t *testing.T) {
+	s, data := filled(t)
+	full := s.run("export", "vg0/a")
+	s.run("lvcreate", "-L8m", "-n", "plain", "vg0")
+	for _, line := range [][]string{{"export", "vg0/a"}, {"export", "--raw", "vg0/a"}, {"import", "-y", "vg0/copy"}, {"import", "-y", "--raw", "vg0/plain"}, {"clone", "vg0/a", "b"}} {
+		ctx, cancel := context.WithCancel(t.Context())
+		input := full
+		if slices.Contains(line, "--raw") {
+			input = string(data)
+		}
+		in := &halfway{strings.NewReader(input), 2 << 20, cancel}
+		out := writerFunc(func(p []byte) (int, error) { cancel(); return len(p), nil })
+		if line[0] == "clone" {
+			s.env.Config.Open = func(path string) (blockdev.Device, error) {
+				d, err := open.Open(open.Spec{Path: path})
+				if err != nil {
+					return d, err
+				}
+				return &firstWrite{d, cancel}, nil
+			}
+		}
+		err := Run(ctx, s.env, append(line, "--devices", strings.Join(s.disks, ",")), in, out, io.Discard)
+		cancel()
+		s.env.Config.Open = nil
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: %v, not interrupted", strings.Join(line, " "), err)
+		}
+	}
+}
+
+// writerFunc is a function as a writer.
+type writerFunc func(p []byte) (int, error)
+
+func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
+
+// firstWrite calls then with each write to a device.
+type firstWrite struct {
+	blockdev.Device
+	then func()
+}
+
+func (d *firstWrite) WriteAt(p []byte, off int64) (int, error) {
+	d.then()
+	return d.Device.WriteAt(p, off)
 }

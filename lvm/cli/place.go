@@ -13,6 +13,27 @@ import (
 // What --input and --output name: files, or objects of a store, s3://BUCKET/KEY. They are those
 // of the process that was called, even where a running target does the work.
 
+// untilDone ends a transfer by its next read or write once ctx is done.
+type untilDone struct {
+	ctx context.Context //nolint:containedctx // of the command that transfers
+	io.Reader
+	io.Writer
+}
+
+func (u untilDone) Read(p []byte) (int, error) {
+	if err := u.ctx.Err(); err != nil {
+		return 0, fmt.Errorf("interrupted: %w", err)
+	}
+	return u.Reader.Read(p)
+}
+
+func (u untilDone) Write(p []byte) (int, error) {
+	if err := u.ctx.Err(); err != nil {
+		return 0, fmt.Errorf("interrupted: %w", err)
+	}
+	return u.Writer.Write(p)
+}
+
 func openInput(ctx context.Context, name string) (io.ReadCloser, error) {
 	if objects.Is(name) {
 		r, err := objects.Open(ctx, name)
@@ -50,9 +71,6 @@ type output struct {
 }
 
 func (o *output) Write(p []byte) (n int, err error) {
-	if err := o.ctx.Err(); err != nil {
-		return 0, fmt.Errorf("%s: interrupted: %w", o.name, err)
-	}
 	switch {
 	case o.object != nil:
 		return o.object.Write(p)

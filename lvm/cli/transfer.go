@@ -133,6 +133,7 @@ func (a transfers) export() *cobra.Command {
 			defer func() { err = o.end(err) }()
 			w = o
 		}
+		w = untilDone{ctx: cmd.Context(), Writer: w}
 		if raw {
 			_, err := io.Copy(w, io.NewSectionReader(v, resume, h.Size-resume))
 			return err
@@ -159,6 +160,7 @@ func (a transfers) importCmd() *cobra.Command {
 			defer f.Close()
 			r = f
 		}
+		r = untilDone{ctx: cmd.Context(), Reader: r}
 		if raw {
 			return a.importRaw(cmd.Context(), args[0], r)
 		}
@@ -346,7 +348,7 @@ func (a transfers) clone() *cobra.Command {
 		if len(lv.Segments) == 1 && lv.Segments[0].Type == meta.Thin {
 			err = g.CreateThin(cmd.Context(), lvm.ThinOptions{Name: name, Origin: lv.Name, NoSkip: true}, a.why())
 		} else {
-			err = a.copyVolume(g, lv, name)
+			err = a.copyVolume(cmd.Context(), g, lv, name)
 		}
 		if err != nil {
 			return err
@@ -359,7 +361,7 @@ func (a transfers) clone() *cobra.Command {
 
 // copyVolume makes a full copy of lv, called name, in the same group. Until it is whole, it has the
 // tag of a volume that is being imported.
-func (a transfers) copyVolume(g *lvm.Group, lv *meta.LV, name string) (err error) {
+func (a transfers) copyVolume(ctx context.Context, g *lvm.Group, lv *meta.LV, name string) (err error) {
 	src, err := g.Volume(lv.Name)
 	if err != nil {
 		return err
@@ -381,7 +383,7 @@ func (a transfers) copyVolume(g *lvm.Group, lv *meta.LV, name string) (err error
 	}
 	dst.Fills()
 	pr, pw := io.Pipe()
-	go func() { pw.CloseWithError(stream.Export(pw, src, h, extents, nil)) }()
+	go func() { pw.CloseWithError(stream.Export(untilDone{ctx: ctx, Writer: pw}, src, h, extents, nil)) }()
 	s, err := stream.NewReader(pr)
 	if err == nil {
 		_, err = s.Import(dst, false, nil)

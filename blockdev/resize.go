@@ -5,6 +5,8 @@ import "sync"
 // ResizeHooks is the list of functions to call after a resize. The zero value
 // is ready; devices embed it to implement OnResize.
 type ResizeHooks struct {
+	telling sync.Mutex // held by Tell; taken before mu
+
 	mu    sync.Mutex // guards what follows; not held while a function is called
 	next  int
 	hooks map[int]func(Info)
@@ -38,4 +40,12 @@ func (h *ResizeHooks) Call(info Info) {
 	for _, f := range fs {
 		f(info)
 	}
+}
+
+// Tell is Call with what info says, one Tell at a time: of two that have changed the size at
+// once, nobody is told the older one last. A function that is called must not change the size.
+func (h *ResizeHooks) Tell(info func() Info) {
+	h.telling.Lock()
+	defer h.telling.Unlock()
+	h.Call(info())
 }

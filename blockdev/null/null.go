@@ -171,7 +171,7 @@ func (d *Device) Resize(n int64) error {
 		return err
 	}
 	d.size.Store(n)
-	d.hooks.Call(d.Info())
+	d.hooks.Tell(d.Info)
 	return nil
 }
 

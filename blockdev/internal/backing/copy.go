@@ -21,7 +21,10 @@ func (v *Volume) ReadAt(p []byte, off int64) (int, error) {
 		return 0, nil
 	}
 	n := int64(len(p))
-	ticket := v.ranges.Shared(off, n)
+	ticket, err := v.share(off, n)
+	if err != nil {
+		return 0, err
+	}
 	defer v.ranges.EndShared(off, n, ticket)
 	if err := v.pread(p, off); err != nil {
 		return 0, err
@@ -59,6 +62,18 @@ func (v *Volume) WriteAt(p []byte, off int64) (int, error) {
 // pieces are the lists of one piece that WriteAt gives to vectored calls; a
 // write allocates nothing.
 var pieces = sync.Pool{New: func() any { return new([1][]byte) }}
+
+// share claims a range that is going to be copied from. Copies into it that came before are
+// waited for. Whoever gets it calls EndShared.
+func (v *Volume) share(off, n int64) (ticket uint64, err error) {
+	ticket = v.ranges.Shared(off, n)
+	// Once more, now that a shrinking resize would see this range.
+	if err := v.check(off, n); err != nil {
+		v.ranges.EndShared(off, n, ticket)
+		return 0, err
+	}
+	return ticket, nil
+}
 
 // pread fills p or fails. The end of the file inside the device means that
 // somebody truncated it.

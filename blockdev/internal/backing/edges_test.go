@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"errors"
 	"math/rand/v2"
+	"os"
+	"runtime"
 	"slices"
 	"testing"
 
@@ -58,6 +60,68 @@ func TestWriteBehindAShrink(t *testing.T) {
 	}
 	if n, err := v.cfg.StoreSize(); n != 1<<19 || err != nil {
 		t.Errorf("the store has %d bytes (%v)", n, err)
+	}
+}
+
+// TestReadBehindAShrink: a read that the volume has become too short for, after the look at
+// its size, is told so; the store has not failed.
+func TestReadBehindAShrink(t *testing.T) {
+	v, _ := openFile(t, 1<<20, linux, nil)
+	for range 20 {
+		v.opMu.Lock() // a read does not get past this, which lies behind the look
+		got := make(chan error)
+		go func() {
+			_, err := v.ReadAt(make([]byte, 4096), 1<<19)
+			got <- err
+		}()
+		for range 1000 {
+			runtime.Gosched()
+		}
+		if err := v.Resize(1 << 19); err != nil {
+			t.Error(err)
+		}
+		v.opMu.Unlock()
+		if err := <-got; !errors.Is(err, blockdev.ErrOutOfRange) {
+			t.Fatalf("%v", err)
+		}
+		if err := v.Resize(1 << 20); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := v.Resize(1 << 19); err != nil {
+		t.Fatal(err)
+	}
+	l, out := blockdev.Lease{Off: 1 << 19, Len: 4096}, v.pool.Out()
+	if err := v.stageRead(&l); !errors.Is(err, blockdev.ErrOutOfRange) {
+		t.Errorf("a lease: %v", err)
+	}
+	if now := v.pool.Out(); now != out {
+		t.Errorf("%d bytes of the pool are out, %d were", now, out)
+	}
+}
+
+// TestSizesAreToldInOrder: when the watcher has found the store longer while it is being
+// resized, the size that is told last is the one that there is.
+func TestSizesAreToldInOrder(t *testing.T) {
+	v, path := openFile(t, 1<<20, linux, func(c *Config) { c.Follow = true })
+	begun, told := make(chan struct{}), make(chan int64, 2)
+	defer v.OnResize(func(i blockdev.Info) {
+		if i.Size == 1<<21 {
+			close(begun)
+			await.Until(func() bool { return v.Info().Size == 1<<22 })
+		}
+		told <- i.Size
+	})()
+	if err := os.Truncate(path, 1<<21); err != nil {
+		t.Fatal(err)
+	}
+	go v.poll()
+	<-begun
+	if err := v.Resize(1 << 22); err != nil {
+		t.Fatal(err)
+	}
+	if first, last := <-told, <-told; first != 1<<21 || last != 1<<22 {
+		t.Errorf("told %d, then %d", first, last)
 	}
 }
 

@@ -163,7 +163,12 @@ func (v *Volume) stageRead(l *blockdev.Lease) error {
 		return err
 	}
 	l.Priv.Pool = bufs
-	ticket := v.ranges.Shared(l.Off, int64(l.Len))
+	ticket, err := v.share(l.Off, int64(l.Len))
+	if err != nil {
+		v.pool.Put(bufs)
+		l.Priv.Pool = bufs[:0]
+		return err
+	}
 	defer v.ranges.EndShared(l.Off, int64(l.Len), ticket)
 	off := l.Off
 	for _, b := range bufs {

@@ -22,7 +22,7 @@ func (v *Volume) Resize(n int64) error {
 	if err := v.resize(n); err != nil {
 		return err
 	}
-	v.hooks.Call(v.Info())
+	v.hooks.Tell(v.Info)
 	return nil
 }
 
@@ -108,7 +108,7 @@ func (m *mapped) forget(beyond int64) {
 // volume grow if it follows, one that was truncated is noticed.
 func (v *Volume) poll() {
 	if v.pollSize() {
-		v.hooks.Call(v.Info())
+		v.hooks.Tell(v.Info)
 	}
 }
 

@@ -319,7 +319,10 @@ func (j *Journal) undo() error {
 	if !bytes.HasPrefix(b, []byte(journalMagic)) {
 		return nil // cleared, or never used
 	}
-	if off, data := entryIn(b); data != nil && !j.vol.state.isDone(binary.BigEndian.Uint32(b[32:])) {
+	off, data := entryIn(b)
+	// A volume that has been shortened since has no blocks behind its end to put back.
+	data = data[:max(0, min(int64(len(data)), j.vol.Geo().Info.Size-off))]
+	if len(data) > 0 && !j.vol.state.isDone(binary.BigEndian.Uint32(b[32:])) {
 		if j.vol.tie.isStale() && !j.holds(data, off) {
 			return j.vol.tie.staleError("what an interrupted WRITE ATOMIC has to put back", j.name, "remove that file")
 		}

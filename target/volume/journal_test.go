@@ -529,6 +529,32 @@ func TestUndoLongest(t *testing.T) {
 	}
 }
 
+// TestUndoBehindTheEnd: of an entry for blocks that a volume has lost, because it was shortened
+// while it was not served, those are put back that it has.
+func TestUndoBehindTheEnd(t *testing.T) {
+	for _, left := range []int{journalledLen - 512, 0} {
+		j := newJournalled(t)
+		j.begin()
+		j.set(fill(journalledLen, 1))
+		name := j.v.Journal.name
+		j.close()
+		data := fill(journalledLen, 5)
+		if err := os.WriteFile(name, journalFile(journalMagic, journalledAt, journalledLen, data), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := j.disk.Resize(int64(journalledAt + left)); err != nil {
+			t.Fatal(err)
+		}
+		j.begin()
+		if !bytes.Equal(j.content(left), data[:left]) {
+			t.Errorf("%d bytes that are left are not put back", left)
+		}
+		if j.entry() {
+			t.Error("the entry is still there")
+		}
+	}
+}
+
 // TestUndoFails: a volume whose interrupted write cannot be undone, durably, or whose
 // journal cannot be read or cleared, is not served, and the next start tries again.
 func TestUndoFails(t *testing.T) {

@@ -72,7 +72,7 @@ const (
 	mpaPrivate = 512             // the most private data that a frame has, with that word
 )
 
-// mpaEnhanced is the flag S.
+// mpaEnhanced is the flag S, from revision 2 on.
 const mpaEnhanced = 0x10
 
 // icReq is how the first PDU of an NVMe/TCP host begins, ICReq: its type, no flags, and
@@ -128,7 +128,7 @@ func classify(b []byte) (Hello, error) {
 func classifyMPA(b []byte) (Hello, error) {
 	n := int(binary.BigEndian.Uint16(b[mpaHeader-2:]))
 	skip := 0
-	if b[len(mpaKey)]&mpaEnhanced != 0 {
+	if b[len(mpaKey)]&mpaEnhanced != 0 && b[len(mpaKey)+1] > 1 {
 		skip = mpaWord
 	}
 	if n > mpaPrivate || n < skip {

@@ -28,7 +28,7 @@ const (
 	FlagMarkers  = 0x80 // M: the sender wants markers in what it receives
 	FlagCRC      = 0x40 // C
 	FlagReject   = 0x20 // R
-	FlagEnhanced = 0x10 // S of RFC 6581: the enhanced word is there
+	FlagEnhanced = 0x10 // S of RFC 6581, from revision 2 on: the enhanced word is there
 	FlagGSO      = 0x08 // siw's own: FPDUs may be larger than the path's MSS
 )
 
@@ -139,7 +139,8 @@ func (f *Frame) parseHeader(b []byte, reply bool) (int, error) {
 	default:
 		return 0, fmt.Errorf("%w: key %q, want %q; the peer does not speak iWARP", ErrFrame, b[:KeyLen], want)
 	}
-	*f = Frame{Reply: reply, Flags: b[KeyLen] &^ FlagEnhanced, Enhanced: b[KeyLen]&FlagEnhanced != 0, Rev: b[KeyLen+1]}
+	*f = Frame{Reply: reply, Flags: b[KeyLen] &^ FlagEnhanced, Rev: b[KeyLen+1]}
+	f.Enhanced = f.Rev > 1 && b[KeyLen]&FlagEnhanced != 0 // before, the bit is reserved
 	n := int(binary.BigEndian.Uint16(b[KeyLen+2:]))
 	if n > MaxPD {
 		return 0, fmt.Errorf("%w: %d bytes of private data, at most %d are allowed", ErrFrame, n, MaxPD)

@@ -105,6 +105,20 @@ func TestFramesLikeSIW(t *testing.T) {
 	}
 }
 
+// S is a reserved bit of revision 1 (RFC 5044 §7.1.1), not looked at: there is no word.
+func TestNoWordInRevision1(t *testing.T) {
+	var f Frame
+	if err := f.Parse(unhex(t, reqHex+"50 01 0004 80000001"), false); err != nil {
+		t.Fatal(err)
+	}
+	if f.Enhanced || f.Flags != FlagCRC || !bytes.Equal(f.Private, []byte{0x80, 0, 0, 1}) {
+		t.Errorf("%+v", f)
+	}
+	if err := f.Parse(unhex(t, reqHex+"50 01 0000"), false); err != nil {
+		t.Error("without private data:", err)
+	}
+}
+
 // What each side must refuse.
 func TestRefusals(t *testing.T) {
 	cause := func(err error) wire.Cause {

@@ -69,20 +69,22 @@ func (as *activeSet) shrink(ctx context.Context, next *meta.VG, lv *meta.LV, why
 	return as.shrinkNode(ctx, n, next, lv, why)
 }
 
-// shrinkNode commits next, in which lv is smaller, with the writes to it held.
+// shrinkNode commits next, in which lv is smaller, with the writes to it held. The extents
+// behind its new end are free in the metadata then; nobody may get them while a lease still
+// reads there, so ctx ends nothing from there on.
 func (as *activeSet) shrinkNode(ctx context.Context, n *node, next *meta.VG, lv *meta.LV, why string) error {
+	t, err := as.tableFor(next, n, lv)
+	if err != nil {
+		return err
+	}
 	f, err := n.phys.Freeze(ctx)
 	if err != nil {
 		return fmt.Errorf("%s/%s: %w: leases are open (%w)", next.Name, lv.Name, blockdev.ErrInUse, err)
 	}
-	var t blockdev.Device
-	if err = as.md.commit(next, why); err == nil {
-		t, err = as.tableFor(as.md.group.VG, n, as.md.group.VG.LV(lv.Name))
-	}
-	if err != nil {
+	if err := as.md.commit(next, why); err != nil {
 		f.Thaw(nil)
 		return err
 	}
 	f.Thaw(t)
-	return f.Drain(ctx)
+	return f.Drain(context.WithoutCancel(ctx))
 }

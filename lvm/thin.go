@@ -191,8 +191,10 @@ func (ps *thinPools) resize(ctx context.Context, next *meta.VG, lv *meta.LV, ext
 			ps.md.cfg.notice("%s/%s: what lies beyond its new end stays allocated: %v", next.Name, lv.Name, err)
 		}
 	}
+	// What leases still read behind the new end is kept from others by the pool (thin's gens),
+	// so nothing has to be waited for.
 	f.Thaw(d.Resized(size))
-	return f.Drain(ctx)
+	return nil
 }
 
 // merge makes a thin volume what its snapshot is: it takes the snapshot's

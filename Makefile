@@ -40,7 +40,7 @@ fuzz: ## run each fuzz target for FUZZTIME (20s; 500x for a count of executions)
 	GO="$(GO)" FUZZTIME="$(FUZZTIME)" .ci/fuzz
 
 lint: ## gofmt, go vet and the repository's own rules
-	@test -z "$$(gofmt -l . | tee /dev/stderr)"
+	@test -z "$$(gofmt -l . | tee -a /dev/stderr)"
 	$(GO) vet ./...
 	$(GO) test ./internal/lint
 

@@ -19,7 +19,7 @@ import (
 // end is in a guest whose network card segments nothing itself) and read by
 // tshark, which knows nothing of us.
 var captureCases = []Case{
-	{Name: "captures/iser-initiator", Expect: "tshark finds no fault; our FPDUs fit the MSS", Short: true, Fresh: true,
+	{Name: "captures/iser-initiator", Expect: "tshark finds no fault; our FPDUs fit the MSS", Fresh: true,
 		Run: func(_ context.Context, e *Env) (string, error) { return captureInitiator(e, "iser") }},
 	{Name: "captures/iser-target", Expect: "tshark finds no fault; our FPDUs fit the MSS", Fresh: true,
 		Run: func(_ context.Context, e *Env) (string, error) { return captureTarget(e, "iser") }},

@@ -67,6 +67,9 @@ func parseURL(s string, port func(Transport) string) (c Config, path string, err
 		return c, "", fmt.Errorf("URL %s: scheme %q is not known: want nvme+tcp, nvme+rdma or nvme+roce", s, scheme)
 	}
 	host, path, _ := strings.Cut(rest, "/")
+	if i := strings.LastIndexByte(host, '@'); i >= 0 { // not repeated: it may hold a secret
+		return c, "", fmt.Errorf("URL %s://…%s: NVMe has no user names; keys are given by options such as --dhchap-secret", scheme, rest[i:])
+	}
 	c.Transport = t
 	if c.Address, err = joinPort(host, port(t)); err != nil {
 		return c, "", fmt.Errorf("URL %s: %w", s, err)

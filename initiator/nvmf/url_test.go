@@ -1,6 +1,7 @@
 package nvmf_test
 
 import (
+	"strings"
 	"testing"
 
 	. "softiser/initiator/nvmf"
@@ -29,6 +30,9 @@ func TestParseURL(t *testing.T) {
 		if c, err := ParseURL(in); err == nil {
 			t.Errorf("%q was taken for %s", in, c.URL())
 		}
+	}
+	if _, err := ParseURL("nvme+tcp://joe%secret@h/" + nqn + "/1"); err == nil || strings.Contains(err.Error(), "secret@") {
+		t.Errorf("a user and his secret, as iSCSI has them: %v", err)
 	}
 	if c, err := ParsePortal("nvme+tcp://h"); err != nil || c.Address != "h:8009" || c.Subsystem != "" {
 		t.Errorf("%+v, %v", c, err)

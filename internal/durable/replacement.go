@@ -81,9 +81,13 @@ func beside(name string, mode fs.FileMode) (*os.File, error) {
 	base = base[:min(len(base), 200)] // of 255 bytes that a name may have
 	for {
 		f, err := os.OpenFile(dir+"."+base+"."+strconv.FormatUint(rand.Uint64(), 36)+".part", os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
-		if !errors.Is(err, fs.ErrExist) {
-			return f, err
+		if errors.Is(err, fs.ErrExist) {
+			continue
 		}
+		if p, ok := errors.AsType[*fs.PathError](err); ok {
+			p.Path = name // which whoever reads the error has given
+		}
+		return f, err
 	}
 }
 

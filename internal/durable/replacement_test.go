@@ -135,3 +135,11 @@ func TestFolderThatCannotBeSynced(t *testing.T) {
 		}
 	}
 }
+
+// TestErrorsNameTheFile: an error is about the file that was asked for, not about the part beside it.
+func TestErrorsNameTheFile(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "gone", "x")
+	if _, err := Replace(name); err == nil || err.Error() != "open "+name+": no such file or directory" {
+		t.Errorf("%v", err)
+	}
+}

@@ -176,6 +176,8 @@ func (g *Guess) foreseen(n int) error {
 	r := g.r
 	right, answers, lo, hi := g.sort(n)
 	g.settle()
+	early := r.early
+	r.early = sockio.Early{}          // of the list, not of the pieces that are parsed
 	if err := r.parse(); err != nil { // the end of the PDU that was under way
 		return err
 	}
@@ -202,6 +204,9 @@ func (g *Guess) foreseen(n int) error {
 				return err
 			}
 			n -= g.hlen
+		}
+		if early.Over(i+1, i+1, right) {
+			r.p.Batch()
 		}
 	}
 	r.r, r.w = lo, hi

@@ -71,6 +71,8 @@ type party struct {
 	guessed int  // PDUs of kindData that Right has agreed to
 	corrupt int
 	wrong   error // what Wrong returns instead of its error
+	batches []int // PDUs of each
+	batched int   // the sum of them
 }
 
 func newParty(t *testing.T, nc net.Conn) *party {
@@ -139,7 +141,12 @@ func (p *party) Claim() bool {
 
 func (p *party) Release() { p.claimed = false }
 func (p *party) Fault()   { p.t.Error("a fault") }
-func (p *party) Batch()   {}
+
+func (p *party) Batch() {
+	n := int(p.PDUs.Load())
+	p.batches = append(p.batches, n-p.batched)
+	p.batched = n
+}
 
 func (p *party) Ahead() (int, error) {
 	if p.ahead != 0 {

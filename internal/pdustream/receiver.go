@@ -99,6 +99,7 @@ type Receiver struct {
 	err   error // why the stream has ended
 	ahead bool  // buf may hold PDUs that have not been parsed: Run parses before it reads
 	lone  sockio.Lone
+	early sockio.Early // of what a read brings
 
 	// Counters, which anybody may read.
 	PDUs   atomic.Uint64 // whose header has been read
@@ -145,6 +146,7 @@ func (r *Receiver) Ready() (over bool) {
 	lone := r.lone.Proved()
 	r.sk.Ask(lone)
 	before := r.PDUs.Load()
+	r.early.Waited()
 	for {
 		n, err := r.next()
 		got := r.PDUs.Load() - before
@@ -172,6 +174,7 @@ func (r *Receiver) Ready() (over bool) {
 			r.phase, r.r, r.w, r.need, r.bad = atStart, 0, 0, r.start, nil
 		}
 		r.p.Batch()
+		r.early = sockio.Early{}
 		if got = r.PDUs.Load() - before; lone && got == 1 && r.sk.Drained() && r.Between() {
 			r.sk.Waits()
 			return false
@@ -321,6 +324,7 @@ func (r *Receiver) NextHeader(n int) int {
 
 // parse uses up what has been read. It returns when more is needed, or what is wrong.
 func (r *Receiver) parse() error {
+	begin, ended := r.r, 0
 	for {
 		have := r.w - r.r
 		if r.phase != inData && have < r.need {
@@ -363,6 +367,9 @@ func (r *Receiver) parse() error {
 			r.phase, r.need = atStart, r.start
 			if err := r.p.End(tail); err != nil {
 				return err
+			}
+			if ended++; r.early.Over(ended, r.r-begin, r.w-begin) {
+				r.p.Batch()
 			}
 		}
 	}

@@ -61,6 +61,7 @@ type receiver struct {
 	nwc    int  // completions in the room
 	wakeTx bool // the transmitter may have something to do
 	lone   sockio.Lone
+	early  sockio.Early // of what a read brings
 	stats  rxStats
 }
 
@@ -127,6 +128,7 @@ func (x *receiver) Ready() bool {
 	lone := x.lone.Proved()
 	qp.conn.Ask(lone)
 	before := x.stats.answers()
+	x.early.Waited()
 	for {
 		if qp.Dying.Load() {
 			return true
@@ -159,6 +161,7 @@ func (x *receiver) Ready() bool {
 		}
 		err = x.consume()
 		x.flush()
+		x.early = sockio.Early{}
 		if err != nil {
 			x.err = err
 			return true
@@ -239,6 +242,7 @@ func (x *receiver) idle() {
 
 // consume runs the machine over the bytes in the buffer.
 func (x *receiver) consume() error {
+	begin := x.in.r
 	for {
 		k := &x.in.cuts
 		have := x.in.buf[x.in.r:x.in.w]
@@ -249,6 +253,9 @@ func (x *receiver) consume() error {
 		case rxHeader:
 			if x.qp.halt.wish.Load() != nil && x.stops() {
 				return errParked
+			}
+			if x.early.Over(x.nwc, x.in.r-begin, x.in.w-begin) {
+				x.flush()
 			}
 			if k.i < k.n && k.all[k.i].whole != nil && len(have) == wire.LenField+wire.TaggedLen {
 				x.consumeWhole(have)

@@ -57,6 +57,7 @@ const (
 func TestAutoPollStates(t *testing.T) {
 	looking := func(s *pollSim) { s.waits(pollProof, quick) }
 	resting := func(s *pollSim) { looking(s); s.miss(s.now, pollSpin) }
+	const paid = int(pollTries * pollWorth / pollSpin) // looks in vain after as many tries as there are
 	for _, c := range []struct {
 		name string
 		do   func(*pollSim)
@@ -73,8 +74,9 @@ func TestAutoPollStates(t *testing.T) {
 		{"after a rest", func(s *pollSim) { resting(s); s.wait(pollRest) }, pollWatching},
 		{"short waits after a rest", func(s *pollSim) { resting(s); s.wait(pollRest); looking(s) }, pollLooking},
 		{"a look in vain that is paid for", func(s *pollSim) { looking(s); s.waits(pollTries, quick); s.wait(slow) }, pollLooking},
-		{"as many as are paid for", func(s *pollSim) { looking(s); s.waits(pollTries, quick); s.waits(3, slow) }, pollLooking},
-		{"one more", func(s *pollSim) { looking(s); s.waits(pollTries, quick); s.waits(4, slow) }, pollResting},
+		{"as many as are paid for", func(s *pollSim) { looking(s); s.waits(pollTries, quick); s.waits(paid, slow) }, pollLooking},
+		{"one more", func(s *pollSim) { looking(s); s.waits(pollTries, quick); s.waits(paid+1, slow) }, pollResting},
+		{"answers that take most of a look", func(s *pollSim) { looking(s); s.waits(1000, 70*time.Microsecond) }, pollLooking},
 		{"tries that are answered late", func(s *pollSim) { looking(s); s.waits(pollTries, slow) }, pollLooking},
 		{"and one more such look", func(s *pollSim) { looking(s); s.waits(pollTries+1, slow) }, pollResting},
 		{"waits that become shorter in a rest", func(s *pollSim) { resting(s); s.waits(40, slow); s.waits(pollProof, quick) }, pollLooking},

@@ -22,7 +22,7 @@ const (
 	EventAsync                          // the target sent an asynchronous message
 	EventUnitAttention                  // a unit attention was taken
 	EventResized                        // the capacity of a LUN has changed
-	EventAborted                        // a command was aborted after its time-out
+	EventAborted                        // a command was aborted; Err says why. Not where its caller has cancelled it
 	EventLUNReset                       // a LUN was reset after an abort had failed
 	EventCacheLost                      // the target may have lost acknowledged writes; the next flush fails
 	EventDown                           // commands fail from now on, the target is still looked for; Err says why

@@ -99,7 +99,9 @@ func (tm *taskManagement) response(c *conn, m *task, response uint8) {
 	case ok && f == iscsi.AbortTask:
 		if t != nil && t.state == taskAborting {
 			c.dm.ReleaseTask(&t.bufs)
-			s.event(Event{Kind: EventAborted, Detail: fmt.Sprintf("%v of LUN %s", t.opcode(), iscsi.FormatLUN(lun)), Err: t.abortErr})
+			if !errors.Is(t.abortErr, context.Canceled) { // who has asked for that need not be told
+				s.event(Event{Kind: EventAborted, Detail: fmt.Sprintf("%v of LUN %s", t.opcode(), iscsi.FormatLUN(lun)), Err: t.abortErr})
+			}
 			s.endTask(t, t.abortErr)
 		}
 	case ok:

@@ -322,3 +322,31 @@ func TestTasksTerminated(t *testing.T) {
 		letGo(ft)
 	})
 }
+
+// TestOwnCancelIsNoTrouble: what a caller has cancelled is aborted without an event; what has taken too
+// long for him is told.
+func TestOwnCancelIsNoTrouble(t *testing.T) {
+	for name, want := range map[string]int{"cancelled": 0, "too late": 1} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, ft *fakeTarget) {
+				var ev events
+				cfg := ft.config()
+				cfg.OnEvent = ev.add
+				l := dialLUN(t, cfg)
+				hold(ft, spc.OpRead10)
+				ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+				defer cancel()
+				if name == "cancelled" {
+					time.AfterFunc(time.Second/2, cancel)
+				}
+				if err := l.Do(ctx, &Request{Op: OpRead, Buf: make([]byte, 512)}); !errors.Is(err, ctx.Err()) {
+					t.Fatal(err)
+				}
+				if st := l.Stats(); st.Aborts != 1 || ev.count(EventAborted) != want {
+					t.Errorf("%d aborts, %d events, want %d", st.Aborts, ev.count(EventAborted), want)
+				}
+				letGo(ft)
+			})
+		})
+	}
+}

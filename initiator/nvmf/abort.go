@@ -2,6 +2,7 @@ package nvmf
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -42,7 +43,7 @@ func (r *request) abandon(err error) {
 	}
 	q.unlock()
 	for _, id := range ids {
-		q.a.abort(q.id, id)
+		q.a.abort(q.id, id, err)
 	}
 }
 
@@ -99,13 +100,15 @@ func (q *queue) forget(n *Namespace) {
 	}
 }
 
-// abort asks the controller to abort a command. It need not do so; what counts is that
+// abort asks the controller to abort a command because of why. It need not do so; what counts is that
 // the command is answered, or the association ended.
-func (a *Association) abort(qid, cid uint16) {
+func (a *Association) abort(qid, cid uint16, why error) {
 	a.mu.Lock()
 	a.aborts++
 	a.mu.Unlock()
-	a.event(Event{Kind: EventAborted, Detail: fmt.Sprintf("command %d of queue %d", cid, qid)})
+	if !errors.Is(why, context.Canceled) { // who has asked for that need not be told
+		a.event(Event{Kind: EventAborted, Detail: fmt.Sprintf("command %d of queue %d", cid, qid), Err: why})
+	}
 	ctx, cancel := context.WithTimeout(a.ctx, abortTimeout)
 	defer cancel()
 	_, _ = a.admin.do(ctx, func(s *nvme.SQE) {

@@ -22,7 +22,7 @@ const (
 	EventAsync                          // the controller has told something
 	EventResized                        // the size of a namespace has changed
 	EventDiscovery                      // the discovery log has changed
-	EventAborted                        // a command was aborted
+	EventAborted                        // a command was aborted; Err says why. Not where its caller has cancelled it
 	EventAuthenticated                  // both ends have proved again who they are
 	EventUnproved                       // they have not; the association ends
 	EventCacheLost                      // the controller may have lost acknowledged writes; the next flush fails

@@ -128,6 +128,23 @@ func TestReserveBesideAShrink(t *testing.T) {
 	}
 }
 
+// TestResidentBesideAShrink: what such a resize would cut off is not taken to be in memory unseen.
+func TestResidentBesideAShrink(t *testing.T) {
+	v, _ := openFile(t, 1<<20, linux, func(c *Config) { c.Local = true })
+	if _, err := v.WriteAt(make([]byte, 1<<20), 0); err != nil {
+		t.Fatal(err)
+	}
+	const off, n = 1 << 19, 4096
+	if !v.resident(off, n) {
+		t.Error("what has just been written is not in memory")
+	}
+	v.size.Store(off)
+	if v.resident(off, n) || v.resident(off+n, n) {
+		t.Error("nothing was looked at, and it is said to be in memory")
+	}
+	v.size.Store(1 << 20)
+}
+
 // TestSizesAreToldInOrder: when the watcher has found the store longer while it is being
 // resized, the size that is told last is the one that there is.
 func TestSizesAreToldInOrder(t *testing.T) {

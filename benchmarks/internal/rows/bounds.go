@@ -11,9 +11,11 @@ import (
 // Contenders that show what can be had at all: minimal programs in C. Each says in its source
 // what it leaves out.
 const (
-	boundReuse   = result.BoundPrefix + "FPDUs, one buffer"
-	boundWalk    = result.BoundPrefix + "FPDUs, walking 1 GiB"
-	boundWalkCRC = result.BoundPrefix + "FPDUs, walking 1 GiB, CRC"
+	boundReuse     = result.BoundPrefix + "FPDUs, one buffer"
+	boundWalk      = result.BoundPrefix + "FPDUs, walking 1 GiB"
+	boundReuseSpin = boundReuse + ", spinning"
+	boundWalkSpin  = boundWalk + ", spinning"
+	boundWalkCRC   = result.BoundPrefix + "FPDUs, walking 1 GiB, CRC"
 
 	boundStream   = result.BoundPrefix + "byte stream"
 	boundFPDUs    = result.BoundPrefix + "FPDUs"

@@ -11,7 +11,8 @@ import (
 
 // Names of contenders below the block layer. What moves bulk data is measured
 // twice: with the host's congestion control, and with reno, which our
-// connections choose within one host.
+// connections choose within one host. All of them wait, as iperf3 does, but for the two
+// that do as a connection does by default.
 const (
 	writeReuse     = "RDMA Write, one buffer, host's"
 	writeWalk      = "RDMA Write, walking 1 GiB, host's"
@@ -20,6 +21,8 @@ const (
 	writeWalkReno  = "RDMA Write, walking 1 GiB, reno"
 	writeCRCReno   = "RDMA Write, one buffer, reno, CRC on"
 	walkCRCReno    = "RDMA Write, walking 1 GiB, reno, CRC on"
+	writeReuseAuto = "RDMA Write, one buffer, reno, auto"
+	writeWalkAuto  = "RDMA Write, walking 1 GiB, reno, auto"
 	iperfReno      = "iperf3 -C reno"
 )
 
@@ -30,14 +33,14 @@ func networkRows() (rows []Row) {
 		return result.Ratio{Name: "RDMA Write 1 MiB, " + name, Num: num, Den: den, Metric: result.BW, Op: ">=", Want: want}
 	}
 	// stream is the same bytes in C, into the server, over so many MiB.
-	stream := func(name, how, mib string) Contender {
-		return inC(name, "stream", served, "send", how, mib, millis)
+	stream := func(name, how, mib string, more ...string) Contender {
+		return inC(name, "stream", served, "send", append([]string{how, mib, millis}, more...)...)
 	}
 	bounded := func(q result.Ratio, bound, den string) result.Ratio {
 		q.Bound, q.BoundDen = bound, den
 		return q
 	}
-	const walk, crc, host, reno = "--region=1073741824", "--crc", "--congestion=host", "--congestion=reno"
+	const walk, crc, host, reno, auto = "--region=1073741824", "--crc", "--congestion=host", "--congestion=reno", "--auto-poll"
 	write := func(name string, args ...string) Contender {
 		return verbs(name, append([]string{"--op=write", "--size=1048576", "--depth=8"}, args...)...)
 	}
@@ -50,6 +53,8 @@ func networkRows() (rows []Row) {
 				over("CRC off, walking 1 GiB, the host's congestion control: over iperf3", writeWalk, iperf, 0.75),
 				bounded(over("CRC off, one buffer, reno: over iperf3 with reno", writeReuseReno, iperfReno, 0.9), boundReuse, ""),
 				bounded(over("CRC off, walking 1 GiB, reno: over iperf3 with reno", writeWalkReno, iperfReno, 0.75), boundWalk, ""),
+				bounded(over("CRC off, one buffer, reno, busy_poll auto (default): over iperf3 with reno", writeReuseAuto, iperfReno, 0.9), boundReuseSpin, ""),
+				bounded(over("CRC off, walking 1 GiB, reno, busy_poll auto (default): over iperf3 with reno", writeWalkAuto, iperfReno, 0.75), boundWalkSpin, ""),
 				over("one buffer, reno: CRC on over CRC off", writeCRCReno, writeReuseReno, 0.7),
 				bounded(result.Ratio{Name: "RDMA Write 1 MiB, walking 1 GiB, reno: CRC on over CRC off", Num: walkCRCReno, Den: writeWalkReno, Metric: result.BW}, boundWalkCRC, boundWalk),
 			},
@@ -58,10 +63,10 @@ func networkRows() (rows []Row) {
 		Contenders: []Contender{
 			write(writeReuse, host), slow(write(writeWalk, walk, host)), iperfContender(iperf, ""),
 			write(writeReuseReno, reno), write(writeWalkReno, walk, reno), iperfContender(iperfReno, "reno"),
+			write(writeReuseAuto, reno, auto), write(writeWalkAuto, walk, reno, auto),
 			write(writeCRCReno, reno, crc), slow(write(walkCRCReno, walk, reno, crc)),
-			stream(result.BoundPrefix+"byte stream, one buffer", "plain", "1"), stream(boundReuse, "fpdu", "1"),
-			stream(result.BoundPrefix+"byte stream, walking 1 GiB", "plain", "1024"), stream(boundWalk, "fpdu", "1024"),
-			stream(boundWalkCRC, "crc", "1024"),
+			stream(boundReuse, "fpdu", "1"), stream(boundReuseSpin, "fpdu", "1", "spin"),
+			stream(boundWalk, "fpdu", "1024"), stream(boundWalkSpin, "fpdu", "1024", "spin"), stream(boundWalkCRC, "crc", "1024"),
 		},
 	}, queuePairsRow(), messagesRow())
 	for _, size := range []int{8, 4096} {

@@ -164,6 +164,9 @@ func farEnd(s string) (string, error) {
 	return a.String(), nil
 }
 
+// stopAgain is how often the target is asked to end a capture that it does not have.
+const stopAgain = 50 * time.Millisecond
+
 // run captures to the file, and says on standard error what it has.
 func (f *captureFlags) run(cmd *cobra.Command, c *admin.Client) error {
 	ctx := cmd.Context()
@@ -182,8 +185,13 @@ func (f *captureFlags) run(cmd *cobra.Command, c *admin.Client) error {
 	stop := context.AfterFunc(ctx, func() {
 		last, done := context.WithTimeout(asking, 5*time.Second)
 		defer done()
-		if c.StopCapture(last) != nil {
-			cancel()
+		for c.StopCapture(last) != nil { // it has not begun yet, or has just ended by itself: then its rest is on its way
+			select {
+			case <-last.Done():
+				cancel()
+				return
+			case <-time.After(stopAgain):
+			}
 		}
 	})
 	defer stop()

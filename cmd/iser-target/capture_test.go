@@ -5,6 +5,8 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -233,6 +235,50 @@ func TestCaptureController(t *testing.T) {
 	if err := (&captureFlags{controller: 2}).connections(&q, &st, false); err == nil || !strings.Contains(err.Error(), "nqn.a, nqn.b") {
 		t.Errorf("an ambiguous number: %v", err)
 	}
+}
+
+// Ctrl-C at the moment in which a capture ends by itself: its rest is still read.
+func TestCaptureEndsByItself(t *testing.T) {
+	dir := t.TempDir()
+	l, err := net.Listen("unix", filepath.Join(dir, "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked := make(chan struct{})
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /v1/capture", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Trailer", "Softiser-Capture")
+		fmt.Fprintf(w, "%024d", 0)
+		_ = http.NewResponseController(w).Flush()
+		for range 2 { // the first refusal has been read when the second question comes
+			select {
+			case <-asked:
+			case <-r.Context().Done():
+				return
+			}
+		}
+		fmt.Fprint(w, "the rest")
+		w.Header().Set("Softiser-Capture", `{"connections":1}`)
+	})
+	mux.HandleFunc("DELETE /v1/capture", func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case asked <- struct{}{}:
+		case <-r.Context().Done():
+		}
+		http.Error(w, `{"error":"there is no capture"}`, http.StatusConflict)
+	})
+	srv, served := &http.Server{Handler: mux}, make(chan error, 1)
+	go func() { served <- srv.Serve(l) }()
+	cap := captureFrom(t, l.Addr().String(), "--peer", "192.0.2.1")
+	cap.end()
+	if code := <-cap.done; code != 0 {
+		t.Errorf("exit %d: %s", code, &cap.out)
+	}
+	if b, err := os.ReadFile(cap.file); err != nil || !strings.HasSuffix(string(b), "the rest") {
+		t.Errorf("%q, %v", b, err)
+	}
+	srv.Close()
+	<-served
 }
 
 // Mistakes are told before anything is written, an end without a connection is an error, a

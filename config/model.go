@@ -39,7 +39,7 @@ type Portal struct {
 	Freebind   bool   `mapstructure:"freebind" json:"freebind,omitempty"`
 	Congestion string `mapstructure:"congestion" json:"congestion,omitempty"`   // TCP congestion control: auto (or nothing), host, or a name
 	SendBuffer Size   `mapstructure:"send_buffer" json:"send_buffer,omitempty"` // SO_SNDBUF, 0: the host's
-	RecvBuffer Size   `mapstructure:"recv_buffer" json:"recv_buffer,omitempty"` // SO_RCVBUF, 0: the host's
+	RecvBuffer Size   `mapstructure:"recv_buffer" json:"recv_buffer,omitempty"` // SO_RCVBUF, 0: 1 MiB for initiators on this host, else the host's
 	// TLS has the portal speak iSCSI in TLS, for iser-initiator and whatever connects through a
 	// tunnel such as stunnel's.
 	TLS *PortalTLS `mapstructure:"tls" json:"tls,omitempty"`

@@ -135,7 +135,7 @@ type Config struct {
 	// loopback, else the host's default; "host": always that.
 	Congestion string
 	// SendBuffer and RecvBuffer fix the socket buffers, bytes; 0: the system
-	// sizes them.
+	// sizes them, but that to receive is sockio.HostBuffer when the target is on this host.
 	SendBuffer, RecvBuffer int
 
 	// HeaderDigest and DataDigest are lists in order of preference over TCP:

@@ -82,7 +82,8 @@ type ConnParams struct {
 	// the default is off.
 	Zerocopy    ZerocopyMode
 	ZerocopyMin int
-	// SndBuf, RcvBuf fix the sizes of the socket buffers; 0: automatic.
+	// SndBuf, RcvBuf fix the sizes of the socket buffers, bytes; 0: automatic, but RcvBuf is
+	// 1 MiB between two ends on the same host.
 	SndBuf, RcvBuf int
 	// Congestion names the TCP congestion control, for example "cubic". "auto" or ""
 	// is reno between two ends on the same host, where pacing algorithms only cost,

@@ -112,7 +112,7 @@ type Config struct {
 	pace     *redial.Pace  // of the attempts after a loss; nil: a single connection
 	patience time.Duration // for TCP's part of a connection; 0: as long as the attempt may take
 
-	SendBuffer, RecvBuffer int // socket buffers, bytes; 0: the system sizes them
+	SendBuffer, RecvBuffer int // socket buffers, bytes; 0: as initiator.Config has it
 	// BusyPoll is how long a queue spins for the next completion before it sleeps, over TCP
 	// and over RDMA. rdma.BusyPollAuto, which is 0: for a few microseconds while the
 	// controller answers at once; rdma.BusyPollOff: never.

@@ -6,11 +6,21 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"softiser/internal/congestion"
 )
+
+// HostBuffer is SO_RCVBUF of a connection within one host, bytes. The kernel would raise the buffer
+// to tens of MiB there, though a round trip takes microseconds: what is on its way has left the
+// caches by then, and a receiver that keeps up sleeps between two bursts. Less than half of this
+// makes the sender wait for windows (ADR 217).
+const HostBuffer = 1 << 20
 
 // Options of a TCP connection. Zero values keep the system's setting.
 type Options struct {
-	SendBuffer, RecvBuffer int // SO_SNDBUF and SO_RCVBUF, bytes; setting one ends its auto-tuning
+	// SendBuffer and RecvBuffer are SO_SNDBUF and SO_RCVBUF, bytes; setting one ends its
+	// auto-tuning. RecvBuffer 0 is HostBuffer between two ends on the same host.
+	SendBuffer, RecvBuffer int
 
 	// BusyPoll is how long a Waiter spins on the empty socket before it parks; BusyPollAuto,
 	// which is 0, and BusyPollOff are values of their own.
@@ -45,12 +55,33 @@ func Apply(nc net.Conn, o Options) error {
 		}
 		if o.RecvBuffer > 0 {
 			set("SO_RCVBUF", unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, o.RecvBuffer))
+		} else if congestion.SameHost(nc) {
+			bound(fd, HostBuffer)
 		}
 	})
 	if err != nil {
 		return fmt.Errorf("sockio: %w", err)
 	}
 	return serr
+}
+
+// bound fixes the receive buffer of a socket at n bytes if nobody has fixed it, and the kernel
+// grants as much (net.core.rmem_max, or CAP_NET_ADMIN). Otherwise it goes on tuning it by itself: this is
+// a matter of speed alone.
+func bound(fd, n int) {
+	before, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_BUF_LOCK) // since Linux 5.15
+	if err != nil || before&unix.SOCK_RCVBUF_LOCK != 0 {
+		return
+	}
+	for _, opt := range [...]int{unix.SO_RCVBUF, unix.SO_RCVBUFFORCE} {
+		if unix.SetsockoptInt(fd, unix.SOL_SOCKET, opt, n) != nil {
+			break
+		}
+		if got, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF); err == nil && got >= 2*n { // socket(7): doubled
+			return
+		}
+	}
+	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_BUF_LOCK, before)
 }
 
 // MSS is the largest TCP payload that fits one segment towards the peer, 0 when

@@ -62,7 +62,8 @@ type Config struct {
 	// loopback, else the host's default; "host": always that.
 	CongestionControl string
 	// SendBuffer and RecvBuffer fix the socket buffers, bytes; 0: the system
-	// sizes them automatically.
+	// sizes them automatically, but that to receive is sockio.HostBuffer for initiators
+	// on this host.
 	SendBuffer, RecvBuffer int
 	// BusyPoll is how long a receiver spins before it sleeps, whatever the wire.
 	// rdma.BusyPollAuto, which is 0: for a few microseconds while an initiator sends its

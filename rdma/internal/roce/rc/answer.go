@@ -9,6 +9,7 @@ import (
 type answer struct {
 	op   packet.Opcode // Acknowledge, AtomicAcknowledge, or ReadResponseOnly for all of a READ's
 	psn  packet.PSN    // of the next packet
+	end  packet.PSN    // of a READ or an atomic: behind the last one
 	msn  uint32
 	verd packet.Syndrome
 
@@ -53,12 +54,31 @@ func (q *answers) pop() {
 	q.n--
 }
 
-// dropFrom drops the answers to requests from psn on: whoever repeats one of them
-// repeats all that follow.
-func (q *answers) dropFrom(psn packet.PSN) {
-	for q.n > 0 && q.last().psn.Sub(psn) >= 0 {
-		q.n--
+// again queues the answer to a READ or an atomic that has come again, where its PSNs belong among
+// those that wait, and instead of what waits of that answer already. Those to later requests stay.
+// Whoever has gone back repeats them too; but a requester that asks for the oldest answer alone
+// (see Requester.Tick), or a network that has doubled a packet, does not, and is still owed them.
+func (q *answers) again(a answer) {
+	kept, at := 0, -1
+	for i := range q.n {
+		e := *q.at(i)
+		if e.op != packet.Acknowledge && e.psn.Sub(a.psn) >= 0 && e.end.Sub(a.end) <= 0 {
+			continue
+		}
+		if at < 0 && e.psn.Sub(a.psn) > 0 {
+			at = kept
+		}
+		*q.at(kept) = e
+		kept++
 	}
+	if at < 0 {
+		at = kept
+	}
+	for i := kept; i > at; i-- {
+		*q.at(i) = *q.at(i - 1)
+	}
+	*q.at(at) = a
+	q.n = kept + 1
 }
 
 // ack queues an acknowledgement of everything up to psn. The newest one covers those

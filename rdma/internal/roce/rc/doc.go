@@ -54,6 +54,11 @@
 //   - A READ that comes again is answered by First to Last, whatever was asked for; rxe answers the
 //     rest of one by Middle and Last. The requester accepts both, since a packet's place follows from
 //     its PSN.
+//   - A READ that comes again for a key that has been revoked gets the NAK for remote access, as
+//     rxe's answer is, so that a peer without the first answer need not ask until it gives up.
+//     rxe's own end is over with that, this one is not: the copy may have been late, and a peer that
+//     has the answer passes over the NAK. Where the key goes while the second answer waits there is
+//     silence. Answers to later requests stay queued, and are not taken for asked again.
 //   - The requester keeps no list of packets: send queue entries know their PSNs, unwrapped to 64
 //     bits, and a packet is built anew from the entry when it is sent again. It sends what rxe sends
 //     (TestRequestsAsLinux, 952 packets). A gap between answers counts as a NAK, once until there is

@@ -56,7 +56,8 @@ func (r *Responder) segment(o *Outgoing, a *answer) bool {
 		reg, off, f := r.find(a.reth.RKey, a.reth.VA, uint64(n), mem.RemoteRead)
 		if f != mem.None && a.dup {
 			// The peer had sent the READ again when its first answer was on the way. That has
-			// arrived since: the peer is done with the memory, and its key may be revoked.
+			// arrived since: the peer is done with the memory, and its key may be revoked. If it
+			// has not, the peer asks once more, and is told (see duplicate).
 			r.answers.pop()
 			return false
 		}

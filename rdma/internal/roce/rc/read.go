@@ -41,7 +41,7 @@ func (r *Responder) read(p *packet.Packet) (ok bool, n int) {
 	n = r.packets(p.RETH.Len)
 	r.msn = (r.msn + 1) & packet.PSNMask
 	r.resources.remember(resource{psn: p.PSN, n: n, reth: p.RETH})
-	r.answers.add(answer{op: packet.ReadResponseOnly, psn: p.PSN, msn: r.msn, reth: p.RETH})
+	r.answers.add(answer{op: packet.ReadResponseOnly, psn: p.PSN, end: p.PSN.Add(n), msn: r.msn, reth: p.RETH})
 	return true, n
 }
 
@@ -83,7 +83,7 @@ func (r *Responder) atomic(p *packet.Packet) bool {
 	}
 	r.msn = (r.msn + 1) & packet.PSNMask
 	r.resources.remember(resource{psn: p.PSN, n: 1, orig: orig, atom: true})
-	r.answers.add(answer{op: packet.AtomicAcknowledge, psn: p.PSN, msn: r.msn, verd: packet.ACK, orig: orig})
+	r.answers.add(answer{op: packet.AtomicAcknowledge, psn: p.PSN, end: p.PSN.Add(1), msn: r.msn, verd: packet.ACK, orig: orig})
 	return true
 }
 

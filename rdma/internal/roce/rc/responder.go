@@ -145,12 +145,17 @@ func (r *Responder) duplicate(p *packet.Packet) {
 		if was == nil || was.atom || !was.covers(&p.RETH, p.PSN, r.mtu) {
 			return // too old to be remembered, or another request under its number
 		}
-		r.answers.dropFrom(p.PSN)
-		r.answers.add(answer{op: packet.ReadResponseOnly, psn: p.PSN, msn: r.msn, reth: p.RETH, dup: true})
+		a := answer{op: packet.ReadResponseOnly, psn: p.PSN, end: p.PSN.Add(r.packets(p.RETH.Len)), msn: r.msn, reth: p.RETH, dup: true}
+		if message.Allowed(r.qp, &p.RETH, mem.RemoteRead) != mem.None {
+			// The key has been revoked since. A peer that still waits is told, as Linux' rxe does
+			// it, and need not ask until it gives up. One that does not has sent this before it got
+			// the answer, and passes over the NAK: no reason for the connection to end here.
+			a.op, a.verd = packet.Acknowledge, message.MemoryFault
+		}
+		r.answers.again(a)
 	case t&packet.Atomic != 0:
 		if was := r.resources.find(p.PSN); was != nil && was.atom {
-			r.answers.dropFrom(p.PSN)
-			r.answers.add(answer{op: packet.AtomicAcknowledge, psn: p.PSN, msn: r.msn, verd: packet.ACK, orig: was.orig, dup: true})
+			r.answers.again(answer{op: packet.AtomicAcknowledge, psn: p.PSN, end: p.PSN.Add(1), msn: r.msn, verd: packet.ACK, orig: was.orig, dup: true})
 		}
 	case r.resources.between(p.PSN, r.expect):
 		// An acknowledgement of what lies behind a READ would say that the READ has

@@ -464,6 +464,47 @@ func TestRevokedBehindADuplicate(t *testing.T) {
 	}
 }
 
+// A READ that comes again for memory that has been taken back meanwhile: a peer that still waits
+// is told so, one that does not must not lose the connection by it.
+func TestDuplicateOfARevokedRead(t *testing.T) {
+	for name, e := range map[string]struct {
+		revoke  func(g *rig)
+		again   func(g *rig) packet.Packet
+		answers string
+	}{
+		"all of it": {func(g *rig) { g.region.Revoke() },
+			func(g *rig) packet.Packet { return g.to(request(packet.ReadRequest, small.PSN, nil), 0, 600) }, "Acknowledge 0x62 @fffffe"},
+		"the rest": {func(g *rig) { g.region.Revoke() },
+			func(g *rig) packet.Packet { return g.to(request(packet.ReadRequest, 0xffffff, nil), 256, 344) }, "Acknowledge 0x62 @ffffff"},
+		"another key by now": {func(g *rig) { g.region.Open(nil, [][]byte{g.mem}, everything) },
+			func(g *rig) packet.Packet { return g.to(request(packet.ReadRequest, small.PSN, nil), 0, 600) }, "Acknowledge 0x62 @fffffe"},
+		"no longer readable": {func(g *rig) { g.region.OpenKey(nil, [][]byte{g.mem}, mem.RemoteWrite, uint8(g.key)) },
+			func(g *rig) packet.Packet { return g.to(request(packet.ReadRequest, small.PSN, nil), 0, 600) }, "Acknowledge 0x62 @fffffe"},
+		"not revoked": {func(*rig) {},
+			func(g *rig) packet.Packet { return g.to(request(packet.ReadRequest, 0, nil), 512, 88) }, "RDMA READ response Only 0x1f @0"},
+		"of nothing": {func(g *rig) { g.region.Revoke() },
+			func(*rig) packet.Packet { return request(packet.ReadRequest, 1, nil) }, "RDMA READ response Only 0x1f @1"},
+		"not remembered": {func(g *rig) { g.region.Revoke() },
+			func(g *rig) packet.Packet { return g.to(request(packet.ReadRequest, 0xfffff0, nil), 0, 600) }, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := newRig(t, small)
+			g.post(t, 1)
+			g.give(g.to(request(packet.ReadRequest, small.PSN, nil), 0, 600))
+			g.give(request(packet.ReadRequest, 1, nil))
+			e.revoke(g)
+			for range 2 {
+				if s := lines(g.give(e.again(g))); s != e.answers {
+					t.Errorf("%q, want %q", s, e.answers)
+				}
+			}
+			if s := lines(g.give(request(packet.SendOnly, 2, nil))); s != "Acknowledge 0x1f @2" || g.Err() != nil {
+				t.Errorf("what comes behind it: %q, %v", s, g.Err())
+			}
+		})
+	}
+}
+
 func TestSendInvalidates(t *testing.T) {
 	g := newRig(t, small)
 	g.post(t, 10)
@@ -638,9 +679,9 @@ func TestAtomicOnUnalignedMemory(t *testing.T) {
 	}
 }
 
-// A duplicate atomic or READ takes the answers to what follows it back: they are asked
-// for again.
-func TestDuplicateTakesAnswersBack(t *testing.T) {
+// What waits for an atomic or READ is not doubled when that comes again; the answers to what
+// follows it stay.
+func TestDuplicateBeforeItsAnswer(t *testing.T) {
 	g := newRig(t, small)
 	g.post(t, 1)
 	atom := request(packet.FetchAdd, small.PSN, nil)
@@ -658,6 +699,51 @@ func TestDuplicateTakesAnswersBack(t *testing.T) {
 		if s := lines(g.give(p)); s != "" {
 			t.Errorf("%v: %s", p.Op, s)
 		}
+	}
+}
+
+// A peer that asks once more for one answer, or a network that doubles the packet, is still owed
+// the others that wait.
+func TestDuplicateLeavesOtherAnswers(t *testing.T) {
+	for name, e := range map[string]struct {
+		sent  int // packets of answers before it comes again
+		again func(g *rig) packet.Packet
+		want  string
+	}{
+		"before its answer": {0, func(g *rig) packet.Packet { return g.to(request(packet.ReadRequest, small.PSN, nil), 0, 600) },
+			"RDMA READ response First 0x1f @fffffe, RDMA READ response Middle @ffffff, RDMA READ response Last 0x1f @0, " +
+				"RDMA READ response First 0x1f @1, RDMA READ response Last 0x1f @2, Acknowledge 0x1f @3"},
+		"in the middle of it": {2, func(g *rig) packet.Packet { return g.to(request(packet.ReadRequest, 0xffffff, nil), 256, 344) },
+			"RDMA READ response First 0x1f @ffffff, RDMA READ response Last 0x1f @0, " +
+				"RDMA READ response First 0x1f @1, RDMA READ response Last 0x1f @2, Acknowledge 0x1f @3"},
+		"in the middle of the next one": {4, func(g *rig) packet.Packet { return g.to(request(packet.ReadRequest, 0, nil), 512, 88) },
+			"RDMA READ response Only 0x1f @0, RDMA READ response Last 0x1f @2, Acknowledge 0x1f @3"},
+		"of the next one": {0, func(g *rig) packet.Packet { return g.to(request(packet.ReadRequest, 1, nil), 0, 300) },
+			"RDMA READ response First 0x1f @fffffe, RDMA READ response Middle @ffffff, RDMA READ response Last 0x1f @0, " +
+				"RDMA READ response First 0x1f @1, RDMA READ response Last 0x1f @2, Acknowledge 0x1f @3"},
+		"a part of it": {1, func(g *rig) packet.Packet { return g.to(request(packet.ReadRequest, small.PSN, nil), 0, 300) },
+			"RDMA READ response First 0x1f @fffffe, RDMA READ response Last 0x1f @ffffff, RDMA READ response Middle @ffffff, RDMA READ response Last 0x1f @0, " +
+				"RDMA READ response First 0x1f @1, RDMA READ response Last 0x1f @2, Acknowledge 0x1f @3"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := newRig(t, small)
+			g.post(t, 1)
+			send := request(packet.SendOnly, 3, nil)
+			for _, p := range []packet.Packet{g.to(request(packet.ReadRequest, small.PSN, nil), 0, 600), g.to(request(packet.ReadRequest, 1, nil), 0, 300), send} {
+				g.Receive(&p)
+			}
+			for range e.sent {
+				if !g.Next(&g.out) {
+					t.Fatal("no answer")
+				}
+				g.out.Release()
+			}
+			again := e.again(g)
+			g.Receive(&again)
+			if s := lines(g.drain()); s != e.want || g.Err() != nil {
+				t.Errorf("%s, %v; want %s", s, g.Err(), e.want)
+			}
+		})
 	}
 }
 

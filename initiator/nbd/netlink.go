@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"syscall"
+	"time"
 )
 
 // Generic netlink, as far as the kernel's nbd driver needs it. Integers are in
@@ -146,6 +147,9 @@ func findAttr(p []byte, want uint16) ([]byte, bool) {
 	return nil, false
 }
 
+// seconds is d, which is positive, in the unit of the driver's time-outs, rounded up: 0 would be none.
+func seconds(d time.Duration) uint64 { return uint64((d-1)/time.Second) + 1 }
+
 // connectMessage asks the driver for a device on the given sockets; index <0:
 // any free one.
 func connectMessage(family uint16, seq uint32, k *KernelConfig, fds []int) []byte {
@@ -156,11 +160,11 @@ func connectMessage(family uint16, seq uint32, k *KernelConfig, fds []int) []byt
 	m.u64(nbdAttrSize, uint64(k.Size))
 	m.u64(nbdAttrBlock, uint64(k.BlockSize))
 	if k.Timeout > 0 {
-		m.u64(nbdAttrTimeout, uint64(k.Timeout.Seconds()))
+		m.u64(nbdAttrTimeout, seconds(k.Timeout))
 	}
 	m.u64(nbdAttrFlags, uint64(k.Flags))
 	if k.DeadConn > 0 {
-		m.u64(nbdAttrDeadConn, uint64(k.DeadConn.Seconds()))
+		m.u64(nbdAttrDeadConn, seconds(k.DeadConn))
 	}
 	m.nest(nbdAttrSockets, func() {
 		for _, fd := range fds {

@@ -43,6 +43,24 @@ func TestConnectMessage(t *testing.T) {
 	}
 }
 
+// The driver counts whole seconds, and takes 0 for no time-out.
+func TestTimeoutsAreRoundedUp(t *testing.T) {
+	for _, c := range []struct {
+		set  time.Duration
+		want uint64 // 0: no attribute
+	}{
+		{0, 0}, {-1, 0}, {1, 1}, {500 * time.Millisecond, 1}, {time.Second, 1}, {time.Second + 1, 2}, {30 * time.Second, 30}, {1<<63 - 1, 9223372037},
+	} {
+		m := connectMessage(0x1c, 7, &KernelConfig{Index: 3, Timeout: c.set, DeadConn: c.set}, nil)
+		for _, typ := range []uint16{nbdAttrTimeout, nbdAttrDeadConn} {
+			v, ok := findAttr(m[nlHeader+genlHeader:], typ)
+			if ok != (c.want != 0) || ok && host.Uint64(v) != c.want {
+				t.Errorf("%v: attribute %d is % x, want %d", c.set, typ, v, c.want)
+			}
+		}
+	}
+}
+
 func TestParseMessages(t *testing.T) {
 	answer := newMessage(0x1c, nbdConnect, 7)
 	answer.u32(nbdAttrIndex, 12)

@@ -22,16 +22,24 @@ type ConnRequest struct{ r request }
 func (r *ConnRequest) PrivateData() []byte { return r.r.private() }
 
 // IRD is how many Reads the peer says it can serve, ORD how many it wants to have
-// outstanding; both are 0 with MPA revision 1, which does not tell.
+// outstanding; both are 0 where it does not tell.
 func (r *ConnRequest) IRD() int {
-	ird, _ := r.r.reads()
+	ird, _, _ := r.r.reads()
 	return ird
 }
 
 // ORD is described at IRD.
 func (r *ConnRequest) ORD() int {
-	_, ord := r.r.reads()
+	_, ord, _ := r.r.reads()
 	return ord
+}
+
+// TellsReads reports whether the peer tells its IRD and ORD. Over iWARP that is the enhanced
+// start-up (RFC 6581 §9), which MPA revision 1 does not have, and revision 2 only with the flag S:
+// without it, what each side serves is between the ULPs. Over RoCE every peer does.
+func (r *ConnRequest) TellsReads() bool {
+	_, _, told := r.r.reads()
+	return told
 }
 
 // Type is that of the peer's queue pair, which the one of Accept must have too.

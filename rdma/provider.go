@@ -75,7 +75,7 @@ type acceptor interface {
 // request is the transport's part of a ConnRequest.
 type request interface {
 	private() []byte
-	reads() (ird, ord int)
+	reads() (ird, ord int, told bool)
 	qpType() QPType
 	local() net.Addr
 	remote() net.Addr

@@ -117,8 +117,11 @@ func connect(ctx context.Context, nc net.Conn, qp *QP, p *ConnParams) error {
 // mpaRequest is the request of an MPA initiator.
 type mpaRequest struct{ r *iwarp.Request }
 
-func (m mpaRequest) private() []byte       { return m.r.Frame().Private }
-func (m mpaRequest) reads() (ird, ord int) { return int(m.r.Frame().IRD), int(m.r.Frame().ORD) }
+func (m mpaRequest) private() []byte { return m.r.Frame().Private }
+func (m mpaRequest) reads() (ird, ord int, told bool) {
+	f := m.r.Frame()
+	return int(f.IRD), int(f.ORD), f.Enhanced
+}
 func (m mpaRequest) local() net.Addr       { return m.r.Conn().LocalAddr() }
 func (m mpaRequest) remote() net.Addr      { return m.r.Conn().RemoteAddr() }
 func (mpaRequest) qpType() QPType          { return TypeRC }

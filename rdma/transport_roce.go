@@ -185,10 +185,12 @@ func (a cmAcceptor) close() error {
 // cmRequest is a REQ of the connection manager.
 type cmRequest struct{ r *roce.Request }
 
-func (c cmRequest) private() []byte       { return c.r.Private() }
-func (c cmRequest) reads() (ird, ord int) { return c.r.IRD(), c.r.ORD() }
-func (c cmRequest) local() net.Addr       { return RoCEAddr(c.r.Local()) }
-func (c cmRequest) remote() net.Addr      { return RoCEAddr(c.r.Remote()) }
+func (c cmRequest) private() []byte { return c.r.Private() }
+func (c cmRequest) reads() (ird, ord int, told bool) {
+	return c.r.IRD(), c.r.ORD(), true
+}
+func (c cmRequest) local() net.Addr  { return RoCEAddr(c.r.Local()) }
+func (c cmRequest) remote() net.Addr { return RoCEAddr(c.r.Remote()) }
 func (c cmRequest) qpType() QPType {
 	if c.r.Unreliable() {
 		return TypeUC

@@ -181,9 +181,10 @@ func (d *Device) Accept(ctx context.Context, req *rdma.ConnRequest, cfg ConnConf
 	}
 	c.connected(c.qp.Info(), inv)
 	if c.info.ORD == 0 {
-		// Without RDMA Reads no WRITE could be served (MPA revision 1 peers).
+		// Without RDMA Reads no WRITE could be served. A peer that does not tell (MPA revision 1, or 2
+		// without the flag S) is believed to serve as many as this side wants.
 		c.Terminate(errors.New("iser: the peer serves no RDMA Reads (IRD 0)"))
-		return nil, errors.New("iser: the peer serves no RDMA Reads (IRD 0): it must connect with MPA revision 2 and an IRD of at least 1")
+		return nil, errors.New("iser: the peer serves no RDMA Reads (IRD 0): it must connect with an IRD of at least 1")
 	}
 	return c, nil
 }

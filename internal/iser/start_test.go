@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"net"
 	"testing"
 	"time"
@@ -60,6 +61,43 @@ func TestReadDepths(t *testing.T) {
 			t.Errorf("the target has IRD %d, ORD %d, want %d and %d", g.info.IRD, g.info.ORD, c.ird, c.ord)
 		}
 		finish(i, g)
+	}
+}
+
+// TestStartUps: an initiator that has no RFC 6581, or revision 2 without the flag S, tells nothing of
+// its Reads, and is served; one that tells that it serves none is not.
+func TestStartUps(t *testing.T) {
+	const reply, private = "MPA ID Rep Frame", "\x80\x00\x00\x00"
+	for name, c := range map[string]struct {
+		head, want string // of request and reply, behind the key
+		ord        int    // 0: refused
+	}{
+		"revision 1":                      {"\x40\x01\x00\x04", "\x40\x01\x00\x04", 32},
+		"revision 2 without S":            {"\x40\x02\x00\x04", "\x40\x02\x00\x04", 32},
+		"revision 2":                      {"\x50\x02\x00\x08\x00\x10\x00\x01", "\x50\x02\x00\x08\x00\x01\x00\x10", 16},
+		"revision 2, left to the ULP":     {"\x50\x02\x00\x08\x3f\xff\x3f\xff", "\x50\x02\x00\x08\x3f\xff\x3f\xff", 32},
+		"revision 2, no Reads are served": {"\x50\x02\x00\x08\x00\x00\x00\x01", "\x50\x02\x00\x08\x00\x01\x00\x00", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, b := loopback.Pair(t)
+			defer a.Close()
+			_ = a.SetDeadline(time.Now().Add(20 * time.Second))
+			if _, err := a.Write([]byte("MPA ID Req Frame" + c.head + private)); err != nil {
+				t.Fatal(err)
+			}
+			g, err := device(t).Serve(t.Context(), b, ConnConfig{})
+			if (err == nil) != (c.ord > 0) || g != nil && (g.info.ORD != c.ord || g.pump.ORD != c.ord) {
+				t.Errorf("%v, %+v", err, g)
+			}
+			want := reply + c.want + private
+			got := make([]byte, len(want))
+			if _, err := io.ReadFull(a, got); err != nil || string(got) != want {
+				t.Errorf("answered % x, %v; want % x", got[len(reply):], err, want[len(reply):])
+			}
+			if g != nil {
+				finish(g)
+			}
+		})
 	}
 }
 

@@ -80,8 +80,7 @@ func check(r *rdma.ConnRequest, cfg *AcceptConfig) (Request, error) {
 	case err != nil:
 	case int(req.QID) > cfg.Queues:
 		err = &RejectError{RejectQID, fmt.Sprintf("queue %d, there are %d", req.QID, cfg.Queues)}
-	case r.Rev() != 1 && r.IRD() == 0:
-		// Revision 1 of MPA does not tell.
+	case r.TellsReads() && r.IRD() == 0:
 		err = &RejectError{RejectIRD, "the data of its commands could not be fetched"}
 	}
 	return req, err

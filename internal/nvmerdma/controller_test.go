@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"strings"
 	"testing"
 	"time"
@@ -282,6 +283,47 @@ func TestRefusedConnections(t *testing.T) {
 	}
 	c.Terminate(errors.New("end of the test"))
 	<-c.Ended()
+}
+
+// A host that has no RFC 6581, or revision 2 without the flag S, tells nothing of its Reads, and is
+// served; one that tells that it serves none is not. Replies are of the request's kind (RFC 6581 §6).
+func TestStartUps(t *testing.T) {
+	const reply, accepted, refused = "MPA ID Rep Frame", "\x00\x00\x1f\x00", "\x00\x00\x07\x00" // an accept of a queue of 31, reject status 7
+	for name, c := range map[string]struct {
+		head string // of the request, behind the key
+		want string // of the reply, to the fourth byte of the private data
+	}{
+		"revision 1":                      {"\x40\x01\x00\x20", "\x40\x01\x00\x20" + accepted},
+		"revision 1, reserved bit set":    {"\x50\x01\x00\x20", "\x40\x01\x00\x20" + accepted},
+		"revision 2 without S":            {"\x40\x02\x00\x20", "\x40\x02\x00\x20" + accepted},
+		"revision 2":                      {"\x50\x02\x00\x24\x00\x10\x00\x00", "\x50\x02\x00\x24\x00\x01\x00\x10" + accepted},
+		"revision 2, left to the ULP":     {"\x50\x02\x00\x24\x3f\xff\x3f\xff", "\x50\x02\x00\x24\x3f\xff\x3f\xff" + accepted},
+		"revision 2, no Reads are served": {"\x50\x02\x00\x24\x00\x00\x00\x10", "\x30\x02\x00\x08\x00\x00\x00\x00" + refused},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, b := loopback.Pair(t)
+			defer a.Close()
+			_ = a.SetDeadline(time.Now().Add(patience))
+			if _, err := a.Write((&Request{QID: 1, HostRecv: 32, HostSend: 30}).AppendTo([]byte("MPA ID Req Frame" + c.head))); err != nil {
+				t.Fatal(err)
+			}
+			k, err := device(t, Config{}).Accept(t.Context(), b, AcceptConfig{Queues: 4, Entries: 32})
+			if (err == nil) != strings.HasSuffix(c.want, accepted) {
+				t.Error(err)
+			}
+			got := make([]byte, len(reply+c.want))
+			if _, err := io.ReadFull(a, got); err != nil || string(got) != reply+c.want {
+				t.Errorf("answered % x, %v; want % x", got[len(reply):], err, c.want)
+			}
+			if k != nil {
+				if k.pump.ORD == 0 {
+					t.Error("nothing will be read")
+				}
+				k.Terminate(errors.New("end of the test"))
+				<-k.Ended()
+			}
+		})
+	}
 }
 
 // What ends the connection, and that it ends whole.

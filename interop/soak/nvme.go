@@ -224,7 +224,7 @@ func (p *peer) unread(i uint32) []byte {
 // mpaRequest asks for an admin queue over RDMA (RFC 5044 §7.1, RFC 6581 §6).
 func mpaRequest() []byte {
 	private := (&nvmerdma.Request{HostRecv: 32, HostSend: 31}).AppendTo([]byte{0, 16, 0, 16}) // IRD, ORD
-	b := append([]byte("MPA ID Req Frame"), 0x40, 2)                                          // CRC; revision 2
+	b := append([]byte("MPA ID Req Frame"), 0x50, 2)                                          // CRC, enhanced; revision 2
 	return append(binary.BigEndian.AppendUint16(b, uint16(len(private))), private...)
 }
 

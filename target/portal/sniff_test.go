@@ -94,6 +94,8 @@ func TestClassify(t *testing.T) {
 		{"iSER and more", mpaRequest(true, 0x80, 0, 0, 0, 1), Hello{}, errPrivate},
 		{"no word in revision 1", append([]byte(mpaKey), mpaEnhanced, 1, 0, 4, 0x80, 0, 0, 0), iser, nil},
 		{"no word in revision 1, NVMe", append(append([]byte(mpaKey), mpaEnhanced, 1, 0, 32), nvme(0, 0, 32, 31)...), rdma, nil},
+		{"no word in revision 2 without S", append([]byte(mpaKey), 0x40, 2, 0, 4, 0x80, 0, 0, 0), iser, nil},
+		{"no word in revision 2 without S, NVMe", append(append([]byte(mpaKey), 0x40, 2, 0, 32), nvme(0, 0, 32, 31)...), rdma, nil},
 		{"the word is missing", append([]byte(mpaKey), mpaEnhanced, 2, 0, 3), iser, nil}, // iSER refuses it
 		{"too much", append([]byte(mpaKey), 0, 1, 2, 1), iser, nil},
 		{"noise", []byte("GET / HTTP/1.1"), Hello{}, errUnknown},

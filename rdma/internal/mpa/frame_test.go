@@ -119,6 +119,42 @@ func TestNoWordInRevision1(t *testing.T) {
 	}
 }
 
+// Without the flag S there is no word, whatever the revision, and the answer has none (RFC 6581 §6):
+// each side goes by its own wishes.
+func TestNoWord(t *testing.T) {
+	w := Wish{IRD: 4, ORD: 5, Private: []byte("answer"), P2P: RTRRead, GSO: true}
+	for head, want := range map[string]string{
+		"00 00 0004 80000001": "40 00 0006 616e73776572",
+		"40 01 0004 80000001": "40 01 0006 616e73776572",
+		"40 02 0004 80000001": "40 02 0006 616e73776572",
+	} {
+		var f Frame
+		if err := f.Parse(unhex(t, reqHex+head), false); err != nil {
+			t.Fatal(err)
+		}
+		if err := Check(&f); err != nil {
+			t.Error(head, err)
+		}
+		rep, res, err := w.Answer(&f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := rep.Append(nil); !bytes.Equal(got, unhex(t, repHex+want)) {
+			t.Errorf("%s: %x, want %s", head, got[KeyLen:], want)
+		}
+		if !bytes.Equal(res.Private, []byte{0x80, 0, 0, 1}) || !res.CRC || res.IRD != 4 || res.ORD != 5 || res.RTR != 0 {
+			t.Errorf("%s: %+v", head, res)
+		}
+		no, err := Reject(&f, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := no.Append(nil); got[KeyLen] != FlagReject || got[KeyLen+1] != f.Rev || len(got) != HdrLen {
+			t.Errorf("%s: rejected by %x", head, got[KeyLen:])
+		}
+	}
+}
+
 // What each side must refuse.
 func TestRefusals(t *testing.T) {
 	cause := func(err error) wire.Cause {

@@ -93,7 +93,10 @@ func (r *ConnRequest) Reject(privateData []byte) error { return r.r.reject(priva
 // ListenConfig describes a Listener. nil means all defaults.
 type ListenConfig struct {
 	ServerConfig
-	Backlog int // start-ups in progress plus requests not yet accepted; 128
+	// Backlog is how many start-ups in progress and requests not yet accepted there may be; 128. Over
+	// TCP a connection beyond it waits, for a moment at most where another one has sent no request,
+	// which is closed then: the oldest one of the address that has most of them.
+	Backlog int
 }
 
 const defaultBacklog = 128

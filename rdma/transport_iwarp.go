@@ -183,6 +183,7 @@ type tcpAcceptor struct {
 	cfg   ListenConfig
 	reqs  chan request
 	slots chan struct{}
+	mute  startups // those of the slots that have no request yet
 	ctx   context.Context
 	stop  context.CancelFunc
 	wg    sync.WaitGroup
@@ -202,21 +203,38 @@ func newTCPAcceptor(ln net.Listener, cfg *ListenConfig) *tcpAcceptor {
 	return l
 }
 
+// slot takes one of as many as Backlog says, if need be from a connection that says nothing; false:
+// the listener is closed.
+func (l *tcpAcceptor) slot() bool {
+	for {
+		select {
+		case l.slots <- struct{}{}:
+			return true
+		default:
+		}
+		var later <-chan time.Time
+		if due, ok := l.mute.giveWay(); ok && due > 0 {
+			later = time.After(due)
+		}
+		select {
+		case l.slots <- struct{}{}:
+			return true
+		case <-later:
+		case <-l.ctx.Done():
+			return false
+		}
+	}
+}
+
 // loop accepts connections and receives the request of each on a goroutine of its own,
 // as many at a time as Backlog says.
 func (l *tcpAcceptor) loop() {
 	defer l.wg.Done()
 	for {
-		select {
-		case l.slots <- struct{}{}:
-		case <-l.ctx.Done():
-			return
-		}
 		nc, err := l.ln.Accept()
 		if err != nil {
 			if l.ctx.Err() == nil && !errors.Is(err, net.ErrClosed) {
 				// Out of descriptors, perhaps: go on when some are free again.
-				<-l.slots
 				select {
 				case <-time.After(50 * time.Millisecond):
 					continue
@@ -225,12 +243,17 @@ func (l *tcpAcceptor) loop() {
 			}
 			return
 		}
+		if !l.slot() {
+			_ = nc.Close()
+			return
+		}
 		l.wg.Add(1)
+		c := l.mute.add(nc)
 		go func() {
 			defer l.wg.Done()
 			defer func() { <-l.slots }()
 			r, err := receive(l.ctx, nc, &l.cfg.ServerConfig)
-			if err != nil {
+			if there := l.mute.done(c); err != nil || !there {
 				return
 			}
 			select {

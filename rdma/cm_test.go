@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"softiser/internal/loopback"
+	"softiser/internal/sockio"
 	"softiser/rdma"
 	"softiser/rdma/internal/mpa"
 	"softiser/rdma/internal/wire"
@@ -162,6 +163,49 @@ func TestClientRefuses(t *testing.T) {
 			}
 		})
 	}
+}
+
+// captureOne begins to capture one new connection; over ends that, and expects that there
+// was one, and that it has ended.
+func captureOne(t *testing.T) (over func()) {
+	t.Helper()
+	tap, err := sockio.StartTap(sockio.TapFilter{New: true, Most: 1}, 1<<16)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(tap.Stop)
+	return func() {
+		t.Helper()
+		seen := 0
+		for {
+			_, err := tap.Next(func() {
+				t.Error("the connection is still captured")
+				tap.Stop()
+			})
+			if err != nil {
+				break
+			}
+			seen++
+		}
+		if seen == 0 {
+			t.Error("no connection was captured")
+		}
+	}
+}
+
+// A start-up whose queue pair is found connected at its end leaves nothing behind.
+func TestConnectTwice(t *testing.T) {
+	_, e := rawToClient(t, nil)
+	over := captureOne(t)
+	c, s := loopback.Pair(t)
+	defer s.Close()
+	if _, err := s.Write((&mpa.Frame{Reply: true, Rev: 2, Enhanced: true, IRD: 16, ORD: 16, Flags: mpa.FlagCRC}).Append(nil)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := rdma.Client(ctxT(t), c, e.QP, nil); !errors.Is(err, rdma.ErrState) {
+		t.Errorf("connected twice: %v", err)
+	}
+	over()
 }
 
 // Nobody waits for ever: time-outs and cancellation of both sides, on a fake

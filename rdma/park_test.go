@@ -337,11 +337,17 @@ func TestCarriedRefused(t *testing.T) {
 	if err := e.QP.Adopt(c, &good, nil); err != nil {
 		t.Fatal(err)
 	}
-	_, c = loopback.Pair(t)
+	over := captureOne(t)
+	peer, c := loopback.Pair(t)
 	if err := e.QP.Adopt(c, &good, nil); !errors.Is(err, rdma.ErrState) {
 		t.Errorf("adopted twice: %v", err)
 	}
+	over()
+	if _, err := c.Write([]byte("x")); err != nil { // it is still ours
+		t.Error(err)
+	}
 	c.Close()
+	peer.Close()
 }
 
 // FuzzCarried: whatever is accepted from another process, unread bytes included, is no more

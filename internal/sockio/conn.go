@@ -133,10 +133,16 @@ func (c *Conn) CloseWrite() error {
 
 // Close closes the socket. Neither reader nor writer may be inside a call.
 func (c *Conn) Close() error {
+	c.Drop()
+	return c.nc.Close()
+}
+
+// Drop ends c for its tally and for a capture, and leaves the connection that New was given as it
+// is. It is for who closes that himself.
+func (c *Conn) Drop() {
 	c.inq.Stop()
 	c.endTap(true)
 	c.opts.Tally.leave(c)
-	return c.nc.Close()
 }
 
 // Ask chooses whether reads find out for Drained what they have left.

@@ -158,11 +158,15 @@ func (qp *QP) socket(nc net.Conn, p *Params) (*sockio.Conn, error) {
 }
 
 // run starts qp on a connection; begin, called with QP.Mu held, is what precedes the first
-// message of this process.
-func (qp *QP) run(conn *sockio.Conn, p *Params, info *Info, begin func()) error {
+// message of this process. On error conn is dropped.
+func (qp *QP) run(conn *sockio.Conn, p *Params, info *Info, begin func()) (err error) {
+	defer func() {
+		if err != nil {
+			conn.Drop()
+		}
+	}()
 	var sink *mem.Region
 	if info.ORD > 0 {
-		var err error
 		if sink, err = qp.reads.makeSink(); err != nil {
 			return err
 		}

@@ -115,6 +115,37 @@ func TestInterrupt(t *testing.T) {
 	}
 }
 
+// endless is a peer that always has more to say.
+type endless struct{ net.Conn }
+
+func (l endless) NetConn() net.Conn                      { return l.Conn }
+func (endless) ReadvLayer(*Conn, []Vec) (int, error)     { return 1, nil }
+func (endless) ReadLayer(_ *Conn, p []byte) (int, error) { return len(p), nil }
+func (endless) PeekLayer(*Conn, []byte) (int, error)     { return 1, nil }
+func (endless) WritevLayer(*Conn, []Vec) (int, error)    { return 0, ErrAgain }
+func (endless) Holds() bool                              { return true }
+func (endless) End(*Conn)                                {}
+
+// A peer that goes on sending does not keep a connection from its end.
+func TestLingerEnds(t *testing.T) {
+	nc, _ := loopback.Pair(t)
+	c, err := New(endless{nc}, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	over := make(chan struct{})
+	go func() {
+		c.Linger(time.Millisecond)
+		close(over)
+	}()
+	select {
+	case <-over:
+	case <-time.After(20 * time.Second):
+		t.Fatal("it lasts as long as the peer sends")
+	}
+	c.Close()
+}
+
 func TestOptions(t *testing.T) {
 	a, _ := pair(t)
 	if err := Apply(a.Net(), Options{SendBuffer: 1 << 16, RecvBuffer: 1 << 16}); err != nil {

@@ -101,10 +101,14 @@ func (c *Conn) MSS() int {
 // close with unread bytes would make TCP send a reset, which destroys what is
 // still on its way to the peer, such as a Terminate.
 func (c *Conn) Linger(d time.Duration) {
-	c.SetReadDeadline(time.Now().Add(d))
+	end := time.Now().Add(d)
+	c.SetReadDeadline(end)
 	var scratch [4096]byte
 	_ = c.ReadLoop(func(uintptr) bool {
 		for {
+			if time.Now().After(end) { // a deadline ends waiting alone, and a peer may always have more
+				return true
+			}
 			n, err := c.Read(scratch[:])
 			if err == ErrAgain {
 				return false

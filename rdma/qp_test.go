@@ -246,6 +246,55 @@ func disconnectDrains(t *testing.T, o *rdmatest.Options) {
 	}
 }
 
+// What the beginning of a connection owes is sent while it is being closed too, as long as something
+// is waited for, and not behind FIN.
+func TestDisconnectAtTheBeginning(t *testing.T) {
+	fin := func(t *testing.T, p *rawPeer, e *rdmatest.End) {
+		t.Helper()
+		if u := p.recv(); u != nil {
+			t.Errorf("%x instead of FIN", u)
+		}
+		p.nc.Close()
+		if err := e.WaitDone(t); err != nil {
+			t.Error(err)
+		}
+	}
+	t.Run("a peer that sleeps is woken up", func(t *testing.T) {
+		p, e := silentToClient(t, nil)
+		e.Post(t, rdma.SendWR{ID: 1, Op: rdma.OpRead, SGL: []rdma.SGE{e.SGE(make([]byte, 4))}})
+		var r wire.ReadReq
+		r.Parse(p.recv()[wire.UntaggedLen:])
+		e.QP.Disconnect()
+		for range 4 { // the first may have been sent before
+			if u := p.recv(); !bytes.Equal(u, taggedMsg(wire.Write, 1, 0, true, nil)) {
+				t.Fatalf("the nudge is %x", u)
+			}
+		}
+		p.send(taggedMsg(wire.ReadResponse, r.SinkSTag, r.SinkTO, true, make([]byte, 4)))
+		e.Want(t, 1, rdma.WCRead, rdma.StatusSuccess)
+		fin(t, p, e)
+	})
+	t.Run("a responder that may speak first", func(t *testing.T) {
+		p, e := rawToServer(t, &rdmatest.Options{Server: rdma.ConnParams{MPA: rdma.MPAParams{SpeakFirst: 100 * time.Millisecond}}}, nil)
+		e.Post(t, rdma.SendWR{ID: 1, Op: rdma.OpSend})
+		e.QP.Disconnect()
+		if u := p.recv(); !bytes.Equal(u, sendMsg(1, nil)) {
+			t.Errorf("%x instead of what was queued", u)
+		}
+		e.Want(t, 1, rdma.WCSend, rdma.StatusSuccess)
+		fin(t, p, e)
+	})
+	t.Run("no announcement behind FIN", func(t *testing.T) {
+		p, e := rawToServer(t, &rdmatest.Options{Server: rdma.ConnParams{Extensions: true}}, nil)
+		e.QP.Disconnect()
+		if u := p.recv(); u != nil {
+			t.Errorf("%x instead of FIN", u)
+		}
+		p.send(taggedMsg(wire.Write, 0x7306, 0x736f667469736572, true, nil)) // the peer's announcement
+		fin(t, p, e)
+	})
+}
+
 // An outstanding Read is waited for.
 func TestDisconnectWaitsForRead(t *testing.T) {
 	p, e := rawToClient(t, nil)

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"time"
 
-	"softiser/rdma/internal/verbs"
 	"softiser/rdma/internal/wire"
 )
 
@@ -58,7 +57,7 @@ func (s *opening) armNudgeLocked() {
 	wait := nudgeAfter
 	s.nudger = time.AfterFunc(wait, func() {
 		qp.Mu.Lock()
-		if s.heard || qp.Dying.Load() || qp.StateLocked() != verbs.StateRTS {
+		if s.heard || !s.openLocked() {
 			qp.Mu.Unlock()
 			return
 		}

@@ -70,7 +70,7 @@ func (s *opening) extHeard() {
 	case s.ext != extPending:
 	case x.announce:
 		s.ext = extOn
-		if !s.initiator {
+		if !s.initiator && !qp.tx.finSent {
 			qp.tx.empty |= emptyAnnounce
 		}
 		x.wakeTx = true

@@ -54,11 +54,18 @@ func (s *opening) rtrLocked() {
 func (s *opening) speakFirst() {
 	qp := s.qp
 	qp.Mu.Lock()
-	if qp.StateLocked() == verbs.StateRTS {
+	if s.openLocked() {
 		qp.tx.allowed = true
 	}
 	qp.Mu.Unlock()
 	qp.tx.push()
+}
+
+// openLocked reports whether something may still be sent: the connection is not about to fail, and
+// if it is being closed what is queued has not all been sent.
+func (s *opening) openLocked() bool {
+	st := s.qp.StateLocked()
+	return (st == verbs.StateRTS || st == verbs.StateClosing) && !s.qp.Dying.Load() && !s.qp.tx.finSent
 }
 
 // hiddenMax is how many entries of its own the engine puts on a send queue: a

@@ -342,7 +342,7 @@ func (t *transmitter) runLocal(e *verbs.WQE) {
 // finLocked sends FIN when a graceful close waits for the queue to drain.
 func (t *transmitter) finLocked() {
 	qp := t.qp
-	if qp.StateLocked() == verbs.StateClosing && !t.finSent && qp.SQ.Head == qp.SQ.Tail && qp.reads.irqHead == qp.reads.irqTail {
+	if qp.StateLocked() == verbs.StateClosing && !t.finSent && qp.SQ.Head == qp.SQ.Tail && t.empty == 0 && qp.reads.irqHead == qp.reads.irqTail {
 		t.finSent = true
 		_ = qp.conn.CloseWrite()
 		t.fin = time.AfterFunc(finTimeout, func() {

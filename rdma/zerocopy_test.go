@@ -2,9 +2,12 @@ package rdma_test
 
 import (
 	"bytes"
+	"io"
 	"testing"
 
+	"softiser/internal/await"
 	"softiser/rdma"
+	"softiser/rdma/internal/wire"
 	"softiser/rdma/rdmatest"
 )
 
@@ -62,6 +65,31 @@ func TestZerocopy(t *testing.T) {
 			})
 		}
 	}
+}
+
+// What has been flushed is its owner's again, and nothing that he puts there is sent, though the
+// connection waits for the peer's FIN.
+func TestZerocopyGivesBack(t *testing.T) {
+	p, e := rawToClient(t, &rdmatest.Options{Client: rdma.ConnParams{Zerocopy: rdma.ZerocopyOn, ZerocopyMin: 4096}})
+	defer p.nc.Close()
+	data := pattern(16<<20, 1) // more than the socket takes; the peer does not read
+	for id := range 4 {
+		e.Post(t, rdma.SendWR{ID: uint64(id), Op: rdma.OpWrite, SGL: []rdma.SGE{e.SGE(data)}, Remote: rdma.RemoteAddr{STag: 1}})
+	}
+	await.True(t, "a call by reference", func() bool { return e.QP.Stats().ZerocopyCalls > 0 })
+	h := wire.Untagged{Ctrl: wire.Ctrl(wire.Terminate, true), QN: wire.QNTerminate, MSN: 1}
+	term := wire.Term{Cause: wire.CauseLocal}
+	p.send(term.Append(h.Append(nil)))
+	e.Poll(t, 4)
+	const later = 0xA7 // not part of a header, but for chance in a CRC
+	for i := range data {
+		data[i] = later
+	}
+	got, _ := io.ReadAll(p.nc) // what the socket has had, and FIN or a reset
+	if n := bytes.Count(got, bytes.Repeat([]byte{later}, 8)); n > 0 {
+		t.Errorf("%d bytes came, with %d times what was put there after the completion", len(got), n)
+	}
+	e.WaitDone(t)
 }
 
 // The end of a connection with calls outstanding: everything comes back.

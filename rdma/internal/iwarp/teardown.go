@@ -85,7 +85,8 @@ func (qp *QP) Drain() {
 func (qp *QP) Wait() { qp.wg.Wait() }
 
 // teardown ends the connection: it is the last thing the receive goroutine does.
-// In order: stop the transmitter, send a Terminate if one is due, flush, close.
+// In order: stop the transmitter, send a Terminate if one is due, flush, close; the other
+// way round where the kernel sends from memory that flush gives back.
 func (qp *QP) teardown(cause error) {
 	qp.Mu.Lock()
 	if !qp.Dying.Load() {
@@ -122,16 +123,13 @@ func (qp *QP) teardown(cause error) {
 	}
 	qp.StatMu.Unlock()
 	qp.Owner().Ended(err)
-	qp.zc.settle()
-	qp.flush()
-
-	if !qp.tx.finSent {
-		_ = qp.conn.CloseWrite()
+	if qp.zc.settle() {
+		qp.flush()
+		qp.part(term != nil || remote)
+	} else {
+		qp.cut()
+		qp.flush()
 	}
-	if term != nil || remote {
-		qp.conn.Linger(lingerTimeout)
-	}
-	_ = qp.conn.Close()
 	qp.Mu.Lock()
 	if qp.tx.fin != nil {
 		qp.tx.fin.Stop()
@@ -142,6 +140,27 @@ func (qp *QP) teardown(cause error) {
 	qp.RecvCQ.Dispatch()
 	qp.Owner().Event(verbs.EventDisconnected)
 	close(qp.Done)
+}
+
+// part closes the connection, after the peer has done so where it was told why.
+func (qp *QP) part(told bool) {
+	if !qp.tx.finSent {
+		_ = qp.conn.CloseWrite()
+	}
+	if told {
+		qp.conn.Linger(lingerTimeout)
+	}
+	_ = qp.conn.Close()
+}
+
+// cut ends the connection by a reset, so that nothing of what it has sent by reference is read
+// any more.
+func (qp *QP) cut() {
+	qp.Mu.Lock()
+	qp.tx.finSent = true // by nobody: the descriptor is about to be another one's
+	qp.Mu.Unlock()
+	qp.conn.Reset()
+	_ = qp.conn.Close()
 }
 
 // sendTerminate sends what is left of the round, so that the Terminate starts at

@@ -189,8 +189,8 @@ func (z *zerocopy) drain() {
 }
 
 // settle is called at the end of the connection, before memory goes back to its
-// owners: it waits a moment for outstanding notices, then makes the kernel let go.
-func (z *zerocopy) settle() {
+// owners: it waits a moment for outstanding notices. False: the kernel has not let go.
+func (z *zerocopy) settle() bool {
 	qp := z.qp
 	deadline := time.Now().Add(termTimeout)
 	for {
@@ -199,11 +199,10 @@ func (z *zerocopy) settle() {
 		left := len(z.calls)
 		qp.Mu.Unlock()
 		if left == 0 {
-			return
+			return true
 		}
 		if time.Now().After(deadline) {
-			qp.conn.Reset()
-			return
+			return false
 		}
 		time.Sleep(sockio.Pause)
 	}

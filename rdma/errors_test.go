@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"testing"
 
 	"softiser/internal/await"
@@ -13,6 +14,60 @@ import (
 	"softiser/rdma/internal/wire"
 	"softiser/rdma/rdmatest"
 )
+
+// The peer's Terminate is why a connection has ended, also where its reset is met first, by who sends.
+func TestTerminateBeforeAReset(t *testing.T) {
+	h := wire.Untagged{Ctrl: wire.Ctrl(wire.Terminate, true), QN: wire.QNTerminate, MSN: 1}
+	term := wire.Term{Cause: wire.CauseNoBuffer}
+	last := term.Append(h.Append(nil))
+	for name, c := range map[string]struct {
+		unread func(p *rawPeer) []byte // what is in the socket when the transmitter meets the reset
+		told   bool
+	}{
+		"alone":               {func(p *rawPeer) []byte { return p.fpdu(last) }, true},
+		"behind another FPDU": {func(p *rawPeer) []byte { return append(p.fpdu(sendMsg(2, make([]byte, 1000))), p.fpdu(last)...) }, true},
+		"far behind":          {func(p *rawPeer) []byte { return append(p.fpdu(sendMsg(2, make([]byte, 40_000))), p.fpdu(last)...) }, true},
+		"cut off":             {func(p *rawPeer) []byte { return p.fpdu(last)[:20] }, false},
+		"damaged":             {func(p *rawPeer) []byte { b := p.fpdu(last); b[10] ^= 1; return b }, false},
+		"none":                {func(p *rawPeer) []byte { return p.fpdu(sendMsg(2, nil)) }, false},
+		"noise":               {func(*rawPeer) []byte { return bytes.Repeat([]byte{0xff}, 1000) }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			entered, leave := make(chan struct{}), make(chan struct{})
+			var once sync.Once
+			p, e := rawToClient(t, &rdmatest.Options{Handlers: [2]func(*rdma.CQ){func(cq *rdma.CQ) {
+				once.Do(func() { close(entered); <-leave }) // holds the receiver up
+				for wcs := make([]rdma.WC, 16); cq.Poll(wcs) > 0; {
+				}
+			}}})
+			e.Recv(t, 1, make([]byte, 8))
+			p.send(sendMsg(1, []byte("x")))
+			<-entered
+			p.write(c.unread(p))
+			if err := errors.Join(p.nc.SetLinger(0), p.nc.Close()); err != nil {
+				t.Fatal(err)
+			}
+			await.True(t, "the reset is met", func() bool {
+				_ = e.QP.PostSend(rdma.SendWR{Op: rdma.OpSend})
+				select {
+				case <-e.QP.Failing():
+					return true
+				default:
+					return false
+				}
+			})
+			close(leave)
+			err := e.WaitDone(t)
+			var te *rdma.TerminateError
+			if told := errors.As(err, &te) && te.Remote && wire.MakeCause(wire.Layer(te.Layer), te.EType, te.Code) == wire.CauseNoBuffer; told != c.told {
+				t.Errorf("%v", err)
+			}
+			if n := e.QP.Stats().TerminatesIn; (n == 1) != c.told {
+				t.Errorf("%d Terminates counted", n)
+			}
+		})
+	}
+}
 
 // memory is what the peer of an error test may aim at.
 type memory struct {

@@ -1,6 +1,7 @@
 package iwarp
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -67,6 +68,43 @@ func (qp *QP) remoteTermLocked(t *wire.Term) {
 	}
 }
 
+// lastMax is how much is read for the peer's last words.
+const lastMax = 1 << 20
+
+// lastWords is the Terminate among what the peer has sent before the socket took nothing any more;
+// nil: there is none. A peer that does not take what is still on its way to it (siw) closes with a
+// reset behind its Terminate, and the transmitter may meet that before the receiver has read why.
+// What else there is is not delivered: the connection has failed.
+func (x *receiver) lastWords() *wire.Term {
+	in, qp := &x.in, x.qp
+	qp.Mu.Lock()
+	broken := qp.tx.broken
+	qp.Mu.Unlock()
+	if !broken || x.err != nil || in.cuts.i < in.cuts.n {
+		return nil
+	}
+	b := append([]byte(nil), in.buf[in.r:in.w]...)
+	for end := false; !end && len(b) < lastMax; {
+		at := len(b)
+		b = append(b, make([]byte, 16<<10)...)
+		n, err := qp.conn.Read(b[at:])
+		b, end = b[:at+max(n, 0)], n <= 0 || err != nil
+	}
+	for b = b[min(len(b), x.toNext()):]; len(b) >= wire.LenField+wire.UntaggedLen; {
+		whole := wire.FPDULen(int(binary.BigEndian.Uint16(b)))
+		if len(b) < whole || x.crcOn && wire.CRC(0, b[:whole-wire.CRCLen]) != wire.GetCRC(b[whole-wire.CRCLen:]) {
+			return nil
+		}
+		ulpdu := b[wire.LenField:][:binary.BigEndian.Uint16(b)]
+		var t wire.Term
+		if len(ulpdu) > wire.UntaggedLen && wire.Control(binary.BigEndian.Uint16(ulpdu)).Op() == wire.Terminate && t.Parse(ulpdu[wire.UntaggedLen:]) == nil {
+			return &t
+		}
+		b = b[whole:]
+	}
+	return nil
+}
+
 // Stop wakes up receiver and transmitter, which see qp.Dying; see verbs.Engine.
 func (qp *QP) Stop() {
 	qp.conn.Interrupt()
@@ -88,7 +126,13 @@ func (qp *QP) Wait() { qp.wg.Wait() }
 // In order: stop the transmitter, send a Terminate if one is due, flush, close; the other
 // way round where the kernel sends from memory that flush gives back.
 func (qp *QP) teardown(cause error) {
+	last := qp.rx.lastWords()
 	qp.Mu.Lock()
+	if last != nil {
+		qp.Err = qp.Owner().Cause(&Terminated{Remote: true, Cause: last.Cause})
+		qp.remote = true
+		qp.remoteTermLocked(last)
+	}
 	if !qp.Dying.Load() {
 		if qp.StateLocked() != verbs.StateClosing || !errors.Is(cause, io.EOF) {
 			qp.Err = cause

@@ -38,6 +38,7 @@ type transmitter struct {
 	busy    bool // somebody is the transmitter
 	allowed bool // FPDUs may be sent (RFC 5044 §7.1.2: responder after the first FPDU)
 	finSent bool
+	broken  bool        // the socket takes nothing any more
 	sentOff uint64      // bytes of the stream that the kernel has taken
 	empty   emptyWrite  // zero-length Writes that are due, see empty.go
 	idle    sync.Cond   // busy has become false; on QP.Mu
@@ -252,7 +253,7 @@ func (t *transmitter) fail(err error) {
 	qp := t.qp
 	st := verbs.StatusFatal
 	cause := wire.CauseLocal
-	term := true
+	term, broken := true, false
 	var te *Terminated
 	switch {
 	case errors.As(err, &te):
@@ -267,10 +268,11 @@ func (t *transmitter) fail(err error) {
 	case err == errPoison:
 		term = false
 	default:
-		term = false
+		term, broken = false, true
 		err = fmt.Errorf("rdma: send: %w", err)
 	}
 	qp.Mu.Lock()
+	t.broken = broken
 	t.ahead.enterLocked(&qp.SQ)
 	if e := t.culpritLocked(); st != verbs.StatusFatal && e != nil {
 		e.Status = st

@@ -99,7 +99,7 @@ type Device interface {
 // Resizer is a device whose size can be changed on line.
 type Resizer interface {
 	// Resize changes the size to n bytes. Shrinking fails with ErrInUse while
-	// leases are open beyond the new end.
+	// leases are open beyond the new end, and then nobody else sees anything of it.
 	Resize(n int64) error
 }
 

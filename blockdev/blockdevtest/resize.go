@@ -136,3 +136,66 @@ func testResizeUnderLoad(t *testing.T, b Backend) {
 	stop.Store(true)
 	wg.Wait()
 }
+
+// testRefusedShrink: as long as a lease forbids a device to shrink, nobody is refused anything before
+// the end that it keeps, and nobody is told another one, however often it is tried.
+func testRefusedShrink(t *testing.T, b Backend) {
+	if !b.Direct {
+		t.Skip("leases that are copies forbid nothing")
+	}
+	dev := b.open(t, size)
+	rs := resizer(t, dev)
+	var keeps blockdev.Lease
+	if err := dev.LeaseRead(&keeps, size-4096, 4096, blockdev.Wait); err != nil {
+		t.Fatal(err)
+	}
+	if !keeps.Direct {
+		t.Fatal("the lease is a copy")
+	}
+	defer keeps.Release()
+	const users = 2
+	var over atomic.Int32
+	for g := range users {
+		go func() {
+			defer over.Add(1)
+			rnd := rand.New(rand.NewPCG(3, uint64(g)))
+			p := make([]byte, 4096)
+			var l blockdev.Lease
+			for range steps(1000) {
+				off := rnd.Int64N(size/4096-1) * 4096
+				mode := blockdev.Mode(rnd.IntN(2))
+				var err error
+				switch rnd.IntN(7) {
+				case 0:
+					err = dev.LeaseRead(&l, off, 4096, mode)
+				case 1:
+					if err = dev.LeaseWrite(&l, off, 4096, mode); err == nil {
+						err = l.Commit(false)
+					}
+				case 2:
+					_, err = dev.ReadAt(p, off)
+				case 3:
+					_, err = dev.WriteAt(p, off)
+				case 4:
+					err = dev.WriteZeroes(off, 4096, true)
+				case 5:
+					_, err = dev.Extents(off, 4096)
+				case 6:
+					if n := dev.Info().Size; n != size {
+						t.Errorf("the size is told to be %d", n)
+					}
+				}
+				l.Release()
+				if err != nil && !(mode == blockdev.NoWait && errors.Is(err, blockdev.ErrWouldBlock)) {
+					t.Errorf("at %d: %v", off, err)
+					return
+				}
+			}
+		}()
+	}
+	for over.Load() < users {
+		if err := rs.Resize(size / 2); !errors.Is(err, blockdev.ErrInUse) {
+			t.Errorf("shrinking: %v", err)
+		}
+	}
+}

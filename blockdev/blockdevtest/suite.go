@@ -48,6 +48,7 @@ func Run(t *testing.T, b Backend) {
 		{"Extents", testExtents},
 		{"Resize", testResize},
 		{"ResizeUnderLoad", testResizeUnderLoad},
+		{"RefusedShrink", testRefusedShrink},
 		{"Close", testClose},
 		{"Model", testModel},
 		{"ConcurrentModel", testConcurrentModel},

@@ -13,7 +13,7 @@ func (v *Volume) Announces() bool { return v.cfg.Announces }
 
 // Announce implements blockdev.Announcer.
 func (v *Volume) Announce(off int64, n int) {
-	if v.check(off, int64(n)) != nil || n == 0 || v.begin() != nil {
+	if v.checkMode(off, int64(n), blockdev.NoWait) != nil || n == 0 || v.begin() != nil {
 		return
 	}
 	defer v.opMu.RUnlock()
@@ -32,7 +32,7 @@ func (v *Volume) Announce(off int64, n int) {
 // LeaseCached implements blockdev.Announcer. What would be read by a copy is copied by a call that does
 // not wait, and so says whether it is in memory; for all else the kernel is asked first.
 func (v *Volume) LeaseCached(l *blockdev.Lease, off int64, n int) error {
-	if err := v.check(off, int64(n)); err != nil {
+	if err := v.checkMode(off, int64(n), blockdev.NoWait); err != nil {
 		return err
 	}
 	switch {
@@ -52,7 +52,7 @@ func (v *Volume) inMemory(off, n int64) bool {
 		return false
 	}
 	defer v.ranges.EndRead(off, n)
-	if v.check(off, n) != nil {
+	if v.checkMode(off, n, blockdev.NoWait) != nil {
 		return false
 	}
 	return v.pages.readable(off, n) || v.resident(off, n)

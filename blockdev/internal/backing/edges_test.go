@@ -100,51 +100,6 @@ func TestReadBehindAShrink(t *testing.T) {
 	}
 }
 
-// TestReserveBesideAShrink: a resize that looks whether it may shrink, and may not, is no failure of the store
-// for who is about to lend what it would have cut off.
-func TestReserveBesideAShrink(t *testing.T) {
-	k := linux
-	k.madvise = func(p []byte, advice int) error {
-		if advice == unix.MADV_POPULATE_WRITE {
-			return unix.EINVAL
-		}
-		return linux.madvise(p, advice)
-	}
-	v, _ := openFile(t, 1<<20, k, nil)
-	for _, off := range []int64{1 << 19, 1<<19 - 4096} {
-		const n = 8192
-		if !v.ranges.TryWrite(off, n) {
-			t.Fatal("the range is in use")
-		}
-		v.size.Store(1 << 19) // as resize has it, until it sees the range
-		if ok, err := v.reserve(off, n); ok || err != nil {
-			t.Errorf("at %d, beside a resize: %v, %v", off, ok, err)
-		}
-		v.size.Store(1 << 20)
-		if ok, err := v.reserve(off, n); !ok || err != nil {
-			t.Errorf("at %d, after it: %v, %v", off, ok, err)
-		}
-		v.ranges.EndWrite(off, n)
-	}
-}
-
-// TestResidentBesideAShrink: what such a resize would cut off is not taken to be in memory unseen.
-func TestResidentBesideAShrink(t *testing.T) {
-	v, _ := openFile(t, 1<<20, linux, func(c *Config) { c.Local = true })
-	if _, err := v.WriteAt(make([]byte, 1<<20), 0); err != nil {
-		t.Fatal(err)
-	}
-	const off, n = 1 << 19, 4096
-	if !v.resident(off, n) {
-		t.Error("what has just been written is not in memory")
-	}
-	v.size.Store(off)
-	if v.resident(off, n) || v.resident(off+n, n) {
-		t.Error("nothing was looked at, and it is said to be in memory")
-	}
-	v.size.Store(1 << 20)
-}
-
 // TestSizesAreToldInOrder: when the watcher has found the store longer while it is being
 // resized, the size that is told last is the one that there is.
 func TestSizesAreToldInOrder(t *testing.T) {

@@ -6,7 +6,7 @@ import (
 
 // LeaseRead implements blockdev.Device.
 func (v *Volume) LeaseRead(l *blockdev.Lease, off int64, n int, m blockdev.Mode) error {
-	if err := v.check(off, int64(n)); err != nil {
+	if err := v.checkMode(off, int64(n), m); err != nil {
 		return err
 	}
 	l.Off, l.Len, l.Write = off, n, false
@@ -17,7 +17,7 @@ func (v *Volume) LeaseRead(l *blockdev.Lease, off int64, n int, m blockdev.Mode)
 	}
 	if v.ranges.TryRead(off, int64(n)) {
 		// Once more, now that a shrinking resize would see this range.
-		if err := v.check(off, int64(n)); err != nil {
+		if err := v.checkMode(off, int64(n), m); err != nil {
 			v.ranges.EndRead(off, int64(n))
 			return err
 		}
@@ -186,7 +186,7 @@ func (v *Volume) stageRead(l *blockdev.Lease) error {
 // lendCopy makes l a lease of bufs, which have what was read. Preconditions: the range is claimed.
 func (v *Volume) lendCopy(l *blockdev.Lease, off int64, n int, bufs [][]byte) {
 	// Who asks next gets it from the mapping; unless the volume has shrunk before it was claimed.
-	if v.short(off, int64(n)) && v.check(off, int64(n)) == nil {
+	if v.short(off, int64(n)) && v.checkMode(off, int64(n), blockdev.NoWait) == nil {
 		v.pages.set(off, int64(n), pageData)
 	}
 	l.Off, l.Len, l.Write = off, n, false

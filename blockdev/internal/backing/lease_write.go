@@ -6,7 +6,7 @@ import (
 
 // LeaseWrite implements blockdev.Device.
 func (v *Volume) LeaseWrite(l *blockdev.Lease, off int64, n int, m blockdev.Mode) error {
-	if err := v.check(off, int64(n)); err != nil {
+	if err := v.checkMode(off, int64(n), m); err != nil {
 		return err
 	}
 	if v.cfg.Info.ReadOnly {
@@ -20,7 +20,7 @@ func (v *Volume) LeaseWrite(l *blockdev.Lease, off int64, n int, m blockdev.Mode
 	}
 	if v.ranges.TryWrite(off, int64(n)) {
 		// Once more, now that a shrinking resize would see this range: one may have come in between.
-		if err := v.check(off, int64(n)); err != nil {
+		if err := v.checkMode(off, int64(n), m); err != nil {
 			v.ranges.EndWrite(off, int64(n))
 			return err
 		}

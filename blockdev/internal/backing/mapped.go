@@ -3,6 +3,7 @@ package backing
 import (
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
@@ -27,6 +28,12 @@ type mapped struct {
 
 	size   atomic.Int64 // bytes; 0 when closed
 	closed atomic.Bool
+	// limit is where ranges must end. It is less than size only while somebody has deciding, to find
+	// out whether what lies beyond may go (a smaller size, or Close): whoever begins there waits for
+	// that, and is not refused for what then does not happen. Nothing is waited for under deciding for
+	// longer than storage takes to shrink.
+	limit    atomic.Int64
+	deciding sync.RWMutex
 	// noPopulate is set when the kernel turns out to lack MADV_POPULATE_*
 	// (before 5.14), noReserve when the file system has no fallocate either.
 	noPopulate atomic.Bool
@@ -88,18 +95,58 @@ func (m *mapped) lock(off, end int64) error {
 const growthRoom = 64 << 30
 
 // check validates a range against the size now.
-func (m *mapped) check(off, n int64) error {
-	size := m.size.Load()
-	if off < 0 || n < 0 || off > size || n > size-off {
-		if m.closed.Load() {
-			return blockdev.ErrClosed
+func (m *mapped) check(off, n int64) error { return m.checkMode(off, n, blockdev.Wait) }
+
+// checkMode is check for who may not wait for storage to shrink.
+func (m *mapped) checkMode(off, n int64, mode blockdev.Mode) error {
+	if !within(off, n, m.limit.Load()) {
+		if err := m.beyond(off, n, mode); err != nil {
+			return err
 		}
-		return blockdev.ErrOutOfRange
 	}
 	if (off|n)&m.mask != 0 {
 		return blockdev.ErrUnaligned
 	}
 	return nil
+}
+
+func within(off, n, size int64) bool { return off >= 0 && n >= 0 && off <= size && n <= size-off }
+
+// beyond says whether a range that is beyond the limit is beyond the size, when that is decided.
+func (m *mapped) beyond(off, n int64, mode blockdev.Mode) error {
+	if mode == blockdev.Wait {
+		m.deciding.RLock()
+	} else if !m.deciding.TryRLock() {
+		return blockdev.ErrWouldBlock
+	}
+	defer m.deciding.RUnlock()
+	switch {
+	case within(off, n, m.limit.Load()):
+		return nil
+	case m.closed.Load():
+		return blockdev.ErrClosed
+	}
+	return blockdev.ErrOutOfRange
+}
+
+// decide hides what lies beyond end from those who begin, while take looks whether anybody is there
+// and takes it away if nobody is. Without an error end is the size then. Preconditions: Volume.resizeMu.
+func (m *mapped) decide(end int64, take func() error) error {
+	m.deciding.Lock()
+	defer m.deciding.Unlock()
+	m.limit.Store(end)
+	if err := take(); err != nil {
+		m.limit.Store(m.size.Load())
+		return err
+	}
+	m.size.Store(end)
+	return nil
+}
+
+// grow makes the size n, which is more than it was.
+func (m *mapped) grow(n int64) {
+	m.size.Store(n)
+	m.limit.Store(n)
 }
 
 // fail makes the error of a system call on a range.

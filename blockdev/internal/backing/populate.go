@@ -111,10 +111,6 @@ func (m *mapped) reserve(off, n int64) (bool, error) {
 	for off < end {
 		state, k := m.pages.run(off, end)
 		if state != pageOwned {
-			size := m.size.Load()
-			if size < end {
-				return false, nil // a resize is looking whether it may shrink to that, and will see this range
-			}
 			first := m.floor(off)
 			length := min(m.ceil(off+k), int64(len(m.mem))) - first
 			if state == pageUnknown && aligned && !m.cached(first, length) {
@@ -128,7 +124,7 @@ func (m *mapped) reserve(off, n int64) (bool, error) {
 					return false, nil
 				}
 			}
-			if ok, err := m.populateWrite(first, length, size); !ok || err != nil {
+			if ok, err := m.populateWrite(first, length); !ok || err != nil {
 				return false, err
 			}
 			m.pages.set(first, length, pageOwned)
@@ -138,8 +134,8 @@ func (m *mapped) reserve(off, n int64) (bool, error) {
 	return true, nil
 }
 
-// populateWrite allocates whole pages, as far as size, and brings them into memory.
-func (m *mapped) populateWrite(off, n, size int64) (bool, error) {
+// populateWrite allocates whole pages and brings them into memory.
+func (m *mapped) populateWrite(off, n int64) (bool, error) {
 	if !m.noPopulate.Load() {
 		err := retry(func() error { return m.sys.madvise(m.mem[off:off+n], unix.MADV_POPULATE_WRITE) })
 		if err == nil {
@@ -152,6 +148,7 @@ func (m *mapped) populateWrite(off, n, size int64) (bool, error) {
 	if m.noReserve.Load() {
 		return false, nil
 	}
+	size := m.size.Load()
 	if err := m.truncated(off, min(n, size-off)); err != nil {
 		return false, err
 	}

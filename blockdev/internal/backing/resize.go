@@ -39,33 +39,34 @@ func (v *Volume) resize(n int64) error {
 		return fmt.Errorf("blockdev: %s can grow to %d bytes while it is open; close and reopen it to reach %d", v.cfg.Path, len(v.mem), n)
 	}
 	if n >= old {
-		if err := v.cfg.Truncate(n); err != nil {
+		if err := v.truncate(n); err != nil {
 			return v.fail("resize", old, n-old, err)
 		}
 		if v.cfg.Lock {
 			if err := v.lock(old, n); err != nil {
-				v.cfg.Truncate(old) // undo; should that fail, a longer file does no harm
+				v.truncate(old) // undo; should that fail, a longer file does no harm
 				return err
 			}
 		}
-		v.size.Store(n)
+		v.grow(n)
 		return nil
 	}
-	// The new size first, then the look at open ranges: every lease enters its
-	// range first and looks at the size then.
-	v.size.Store(n)
-	if open := v.ranges.OpenBeyond(n); open != 0 {
-		v.size.Store(old)
-		return fmt.Errorf("blockdev: %s: %d ranges beyond the new end are in use: %w", v.cfg.Path, open, blockdev.ErrInUse)
-	}
-	v.pages.clear(v.ceil(n), int64(len(v.mem))-v.ceil(n), pageUnknown)
-	if err := v.cfg.Truncate(n); err != nil {
-		v.size.Store(old)
-		return v.fail("resize", n, old-n, err)
-	}
-	v.regions.forget(n)
-	return nil
+	// The new limit first, then the look at open ranges: every lease enters its
+	// range first and looks at the limit then.
+	return v.decide(n, func() error {
+		if open := v.ranges.OpenBeyond(n); open != 0 {
+			return fmt.Errorf("blockdev: %s: %d ranges beyond the new end are in use: %w", v.cfg.Path, open, blockdev.ErrInUse)
+		}
+		if err := v.truncate(n); err != nil {
+			return v.fail("resize", n, old-n, err)
+		}
+		v.pages.clear(v.ceil(n), int64(len(v.mem))-v.ceil(n), pageUnknown)
+		v.regions.forget(n)
+		return nil
+	})
 }
+
+func (v *Volume) truncate(n int64) error { return retry(func() error { return v.cfg.Truncate(n) }) }
 
 // truncated reports an error if the store has become shorter than [off, off+n)
 // behind the volume's back.
@@ -78,6 +79,13 @@ func (m *mapped) truncated(off, n int64) error {
 		return m.fail("stat", off, n, err)
 	}
 	if have >= off+n {
+		return nil
+	}
+	// A resize may have cut it off since the caller looked at the size.
+	m.deciding.RLock()
+	size := m.size.Load()
+	m.deciding.RUnlock()
+	if have >= min(off+n, size) {
 		return nil
 	}
 	m.forget(have)
@@ -131,6 +139,6 @@ func (v *Volume) pollSize() (grown bool) {
 	if !v.cfg.Follow || have <= size || have > int64(len(v.mem)) {
 		return false
 	}
-	v.size.Store(have)
+	v.grow(have)
 	return true
 }

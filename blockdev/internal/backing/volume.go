@@ -86,7 +86,7 @@ type Volume struct {
 	// opMu guards the descriptor: it is held shared by what uses it without a
 	// lent range, and exclusively by Close, so that nothing reads or writes a
 	// descriptor number that has been reused.
-	// Order: resizeMu, opMu, ranges; nothing is waited for under opMu for
+	// Order: resizeMu, opMu, deciding, ranges; nothing is waited for under opMu for
 	// longer than storage takes or the patience lasts.
 	resizeMu sync.Mutex
 	opMu     sync.RWMutex
@@ -160,7 +160,7 @@ func open(cfg Config, sys kernel) (_ *Volume, err error) {
 	if cfg.Volatile && len(v.mem) > 0 {
 		v.notRAM = resident.Add(v.mem)
 	}
-	v.size.Store(cfg.Info.Size)
+	v.grow(cfg.Info.Size)
 	if cfg.StoreSize != nil {
 		watch(v)
 	}
@@ -197,21 +197,25 @@ func (v *Volume) Close() error {
 	if v.closed.Load() {
 		return blockdev.ErrClosed
 	}
-	// From here no lease can be added: each looks at the size after it has
+	// No lease can be added meanwhile: each looks at the limit after it has
 	// entered its range.
-	size := v.size.Swap(0)
-	v.closed.Store(true)
-	if n := v.ranges.Open(); n != 0 {
-		v.closed.Store(false)
-		v.size.Store(size)
-		return fmt.Errorf("blockdev: %s: %d ranges are still in use: %w", v.cfg.Path, n, blockdev.ErrInUse)
+	size := v.size.Load()
+	err := v.decide(0, func() error {
+		if n := v.ranges.Open(); n != 0 {
+			return fmt.Errorf("blockdev: %s: %d ranges are still in use: %w", v.cfg.Path, n, blockdev.ErrInUse)
+		}
+		v.closed.Store(true)
+		return nil
+	})
+	if err != nil {
+		return err
 	}
 	if v.cfg.StoreSize != nil {
 		unwatch(v)
 	}
 	v.opMu.Lock()
 	defer v.opMu.Unlock()
-	err := v.leave(size)
+	err = v.leave(size)
 	v.cursors.close()
 	v.notRAM()
 	return errors.Join(err, v.unmap(), unix.Close(v.fd))

@@ -155,9 +155,15 @@ func TestMoveWaitsForReaders(t *testing.T) {
 	})
 }
 
-// TestFoundTextIsDurable: a process is killed in a commit, at any point; the next one finds what the page
-// cache has of it. What it promises to keep of a volume is there after a power cut.
+// TestFoundTextIsDurable: a process is killed in a commit, at any point, perhaps after a flush that has
+// failed; the next one finds what the page cache has of it. What it promises to keep of a volume is there
+// after a power cut.
 func TestFoundTextIsDurable(t *testing.T) {
+	t.Run("killed", func(t *testing.T) { testFoundText(t, func(*lvmtest.Disk) {}) })
+	t.Run("a flush has failed", func(t *testing.T) { testFoundText(t, (*lvmtest.Disk).Forget) })
+}
+
+func testFoundText(t *testing.T, before func(*lvmtest.Disk)) {
 	for cut := 1; ; cut++ {
 		// No commit, and no flush of the volume, is about the disk of the other: /d0 has the metadata.
 		a, b := lvmtest.New(16<<20), lvmtest.New(16<<20)
@@ -172,6 +178,7 @@ func TestFoundTextIsDurable(t *testing.T) {
 		a.CutAfter(cut)
 		killed := g.Extend("v", 8, "", 0, onB, "lvextend")
 		a.CutAfter(-1)
+		before(a)
 
 		g, err = Open(cfg, []string{"/d0", "/d1"}, "vg0")
 		must(t, err)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 
 	"softiser/lvm/internal/ondisk"
 	"softiser/lvm/meta"
@@ -61,23 +62,42 @@ func (g *Group) commit(next *meta.VG, why string, partly bool) error {
 	return nil
 }
 
-// Repair rewrites damaged and old copies from the current text, and makes it durable.
+// Repair makes the current text durable, and rewrites damaged and old copies from it.
 func (g *Group) Repair() error {
-	if len(g.Stale) == 0 {
-		return g.settle()
+	if err := g.settle(); err != nil || len(g.Stale) == 0 {
+		return err
 	}
 	return g.Commit(g.VG.Clone(), "repairing damaged metadata")
 }
 
 // settle makes the text that was found durable. Whoever committed it may have been killed between the
-// write of a header and its flush, and then only the page cache has it: what volumes promise to keep may
-// lie in extents that the text on the disks, which a power cut brings back, does not give them. One
-// area is enough, as in CommitWherePossible.
+// write of a header and its flush, or the flush has failed, and then only the page cache has it: what
+// volumes promise to keep may lie in extents that the text on the disks, which a power cut brings back,
+// does not give them, and the next text may be put where that one is. The headers are written again, because after a flush that failed the kernel takes
+// them for written; the text need not be, as it was flushed before a header named it. One area is enough,
+// as in CommitWherePossible.
 func (g *Group) settle() error {
-	areas := g.areas(g.VG)
-	step, durable := flush(), 0
+	unlock, err := g.cfg.lockToSettle(g.VG.Name)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := g.verifyUnchanged(); err != nil {
+		return err
+	}
+	areas := slices.DeleteFunc(g.areas(g.VG), func(a *Area) bool { return slices.Contains(g.Stale, a) })
 	var errs []error
 	for i, a := range areas {
+		if err := a.writeAgain(); err != nil {
+			errs = append(errs, err)
+			areas[i] = nil
+		}
+	}
+	step, durable := flush(), 0
+	for i, a := range areas {
+		if a == nil {
+			continue
+		}
 		if err := step(i, a); err != nil {
 			errs = append(errs, err)
 			continue
@@ -91,6 +111,19 @@ func (g *Group) settle() error {
 		g.note("%v; the other copies are on disk", err)
 	}
 	return nil
+}
+
+// writeAgain stores the header of an area as it is.
+func (a *Area) writeAgain() error {
+	if a.Disk.Dev.Info().ReadOnly {
+		return nil
+	}
+	b := make([]byte, ondisk.MDAHeaderLen)
+	err := a.Disk.readAt(b, int64(a.loc.Offset))
+	if err == nil {
+		err = a.Disk.writeAt(b, int64(a.loc.Offset))
+	}
+	return wrapf(err, "%s: making metadata durable", a.Disk.Path)
 }
 
 // areas are the writable metadata areas of the group.

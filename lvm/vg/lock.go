@@ -21,9 +21,19 @@ func (c *Config) lock(name string) (unlock func(), err error) {
 	return c.lockFile("V_"+name, c.LockWait)
 }
 
-// globalWait is how long a change of orphans waits for others of this host at the least: they hold
-// the lock for some writes, and have nothing to do with its group.
+// globalWait is how long who changes nothing of a group waits for others of this host at the least:
+// they hold the lock for some writes.
 const globalWait = 10 * time.Second
+
+// lockToSettle is lock for who writes what is there already. Where the folder of locks is read-only
+// nobody has one.
+func (c *Config) lockToSettle(name string) (unlock func(), err error) {
+	unlock, err = c.lockFile("V_"+name, max(c.LockWait, globalWait))
+	if errors.Is(err, syscall.EROFS) {
+		return func() {}, nil
+	}
+	return unlock, err
+}
 
 // lockGlobal is the lock that lvm2 takes to change orphan PVs and VG names.
 func (c *Config) lockGlobal() (unlock func(), err error) {

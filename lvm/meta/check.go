@@ -2,11 +2,16 @@ package meta
 
 import "fmt"
 
-// Check verifies that the group is consistent: segments follow each other,
+// Check verifies that the group is consistent: sizes can be told in bytes, segments follow each other,
 // stripes lie inside their PV or LV, no two of them share an extent, and every
 // name that is referred to exists. Segments of unknown types are left alone.
 func (vg *VG) Check() error {
 	used := map[string][]run{}
+	for _, pv := range vg.PVs {
+		if pv.PEStart > maxSectors || pv.PECount > (maxSectors-pv.PEStart)/vg.ExtentSize {
+			return fmt.Errorf("%w: physical volume %q: %d extents from sector %d on are more than any device has", ErrSyntax, pv.Name, pv.PECount, pv.PEStart)
+		}
+	}
 	for _, lv := range vg.LVs {
 		var next uint64
 		for _, s := range lv.Segments {
@@ -14,7 +19,7 @@ func (vg *VG) Check() error {
 				return fmt.Errorf("%w: logical volume %q: segment at extent %d does not follow the one before", ErrSyntax, lv.Name, s.Start)
 			}
 			next += s.Count
-			if next > maxExtents {
+			if next > min(maxExtents, maxSectors/vg.ExtentSize) {
 				return fmt.Errorf("%w: logical volume %q has too many extents", ErrSyntax, lv.Name)
 			}
 			for _, a := range s.Stripes {

@@ -9,8 +9,15 @@ import (
 	"softiser/lvm/internal/ondisk"
 )
 
-// maxExtents bounds every extent number, so that sums never overflow.
-const maxExtents = math.MaxUint32
+// MaxExtentSize is the largest extent size that is understood, sectors: 512 GiB.
+const MaxExtentSize = 1 << 30
+
+// maxExtents bounds every extent number, so that sums never overflow, and maxSectors what extents are in
+// sectors, so that they do not in bytes either.
+const (
+	maxExtents = math.MaxUint32
+	maxSectors = math.MaxInt64 / ondisk.SectorSize
+)
 
 // Load reads a volume group from a text.
 func Load(text []byte) (*VG, error) {
@@ -71,6 +78,16 @@ func (r *reader) extents(key string) uint64 {
 	return n
 }
 
+// chunk reads the chunk size of a snapshot or pool, sectors.
+func (r *reader) chunk() uint64 {
+	const key = "chunk_size"
+	n := r.num(key, true)
+	if r.err == nil && (n == 0 || n > 1<<30) {
+		r.fail(key, "not a sensible size")
+	}
+	return n
+}
+
 func (r *reader) str(key string) string {
 	v, ok := r.s.Get(key)
 	if ok && v.Kind != String {
@@ -115,7 +132,7 @@ func (vg *VG) load() error {
 	vg.SystemID, vg.LockType = r.str("system_id"), r.str("lock_type")
 	vg.ExtentSize = r.num("extent_size", true)
 	vg.MaxLV, vg.MaxPV, vg.Copies = r.num("max_lv", false), r.num("max_pv", false), r.num("metadata_copies", false)
-	if r.err == nil && (vg.ExtentSize == 0 || vg.ExtentSize > 1<<30) {
+	if r.err == nil && (vg.ExtentSize == 0 || vg.ExtentSize > MaxExtentSize) {
 		r.fail("extent_size", "not a sensible size")
 	}
 	if r.err != nil {
@@ -194,7 +211,7 @@ func loadSegment(s *Section) (*Segment, error) {
 			r.fail("stripe_size", "not a sensible size")
 		}
 	case Snapshot:
-		seg.ChunkSize, seg.Origin = r.num("chunk_size", true), r.str("origin")
+		seg.ChunkSize, seg.Origin = r.chunk(), r.str("origin")
 		if seg.COW = r.str("cow_store"); seg.COW == "" {
 			seg.COW, seg.Merging = r.str("merging_store"), true
 		}
@@ -203,7 +220,7 @@ func loadSegment(s *Section) (*Segment, error) {
 		}
 	case ThinPool:
 		seg.Metadata, seg.Pool = r.str("metadata"), r.str("pool")
-		seg.TransactionID, seg.ChunkSize = r.num("transaction_id", true), r.num("chunk_size", true)
+		seg.TransactionID, seg.ChunkSize = r.num("transaction_id", true), r.chunk()
 		seg.Discards, seg.ZeroNew = r.str("discards"), r.num("zero_new_blocks", false) != 0
 		for i := 1; ; i++ {
 			m := s.Sub("message" + itoa(i))

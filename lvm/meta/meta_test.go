@@ -206,6 +206,46 @@ func TestManyExtents(t *testing.T) {
 	}
 }
 
+// TestHugeExtents: what does not overflow as a number of extents does not in bytes either.
+func TestHugeExtents(t *testing.T) {
+	base := string(bytes.TrimRight(golden(t, "lin.txt"), "\x00"))
+	full := string(golden(t, "full.vg"))
+	set := func(text, key, value string) string {
+		t.Helper()
+		i := strings.Index(text, key+" = ")
+		if i < 0 {
+			t.Fatalf("there is no %s", key)
+		}
+		i += len(key + " = ")
+		n := strings.IndexAny(text[i:], "\t\n")
+		return text[:i] + value + text[i+n:]
+	}
+	largest := set(base, "extent_size", "1073741824")
+	for name, c := range map[string]struct {
+		text string
+		ok   bool
+	}{
+		"extents of 512 GiB":       {largest, true},
+		"a PV of 2^24 of them":     {set(largest, "pe_count", "16777216"), false},
+		"a PV of nearly as many":   {set(largest, "pe_count", "16777215"), true},
+		"a PV that begins far out": {set(base, "pe_start", "36028797018963968"), false},
+		"a thin volume":            {set(full, "extent_size", "1073741824"), true},
+		"a chunk of nothing":       {set(full, "chunk_size", "0"), false},
+		"a chunk of 2^64 bytes":    {set(full, "chunk_size", "36028797018963968"), false},
+	} {
+		if _, err := Load([]byte(c.text)); (err == nil) != c.ok {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	i := strings.Index(full, `type = "thin"`)
+	at := strings.LastIndex(full[:i], "extent_count = ")
+	end := at + strings.IndexByte(full[at:], '\n')
+	huge := set(full[:at]+"extent_count = 16777216"+full[end:], "extent_size", "1073741824")
+	if _, err := Load([]byte(huge)); err == nil {
+		t.Error("a volume of 2^63 bytes was accepted")
+	}
+}
+
 func TestLoop(t *testing.T) {
 	base := string(bytes.TrimRight(golden(t, "lin.txt"), "\x00"))
 	bad := strings.Replace(base, "\"pv0\", 0\n", "\"lin\", 0\n", 1)

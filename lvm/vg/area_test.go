@@ -178,3 +178,47 @@ func TestFilesAreDurable(t *testing.T) {
 		}
 	}
 }
+
+// TestAreasDoNotOverlap: two metadata areas lie beside each other in the device, or it is refused.
+func TestAreasDoNotOverlap(t *testing.T) {
+	cfg := Config{LockDir: "-"}
+	for size := int64(9 << 20); size <= 20<<20; size += 1<<20 - 4096 {
+		d, err := NewDisk("d", lvmtest.New(size))
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = cfg.CreatePV(d, PVOptions{Copies: 2, MetadataSize: 8 << 20})
+		if err != nil {
+			if d.Label != nil || size >= 18<<20 {
+				t.Errorf("%d bytes: %v", size, err)
+			}
+			continue
+		}
+		m := d.Label.Meta
+		if len(m) != 2 || m[0].Offset+m[0].Size > m[1].Offset || m[1].Offset+m[1].Size > uint64(size) {
+			t.Errorf("%d bytes: the areas are %v", size, m)
+		}
+	}
+}
+
+// TestExtentSizes: no group is made that could not be read again.
+func TestExtentSizes(t *testing.T) {
+	cfg := Config{LockDir: "-", ArchiveDir: "-", BackupDir: "-"}
+	for _, n := range []uint64{meta.MaxExtentSize, 2 * meta.MaxExtentSize} {
+		dev := lvmtest.New(4 << 40)
+		d, err := NewDisk("d", dev)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cfg.CreatePV(d, PVOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		_, err = cfg.Create("vg0", []*Disk{d}, GroupOptions{ExtentSize: n}, "vgcreate")
+		if again, e := NewDisk("d", dev); e != nil || again.InUse() && again.Areas[0].VG == nil {
+			t.Errorf("extents of %d sectors: %v, then %v", n, err, again.Areas[0].Err)
+		}
+		if (err == nil) != (n <= meta.MaxExtentSize) {
+			t.Errorf("extents of %d sectors: %v", n, err)
+		}
+	}
+}

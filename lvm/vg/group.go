@@ -31,6 +31,9 @@ func (c Config) Create(name string, disks []*Disk, o GroupOptions, why string) (
 	if o.ExtentSize&(o.ExtentSize-1) != 0 && o.ExtentSize%256 != 0 {
 		return nil, fmt.Errorf("extent size of %d sectors is neither a power of two nor a multiple of 128 KiB", o.ExtentSize)
 	}
+	if o.ExtentSize > meta.MaxExtentSize {
+		return nil, fmt.Errorf("extent size of %d sectors is more than %d, the largest that is understood", o.ExtentSize, meta.MaxExtentSize)
+	}
 	g := &Group{cfg: c, fresh: true, Disks: map[ondisk.UUID]*Disk{}}
 	g.VG = &meta.VG{Name: name, ID: ondisk.NewUUID(), Format: "lvm2", Status: []string{"RESIZEABLE", "READ", "WRITE"},
 		ExtentSize: o.ExtentSize, MaxLV: o.MaxLV, MaxPV: o.MaxPV, Alloc: o.Alloc, Tags: o.Tags}

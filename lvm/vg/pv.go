@@ -54,9 +54,12 @@ func (c Config) CreatePV(d *Disk, o PVOptions) error {
 	if o.Copies < 0 {
 		start = align
 	}
-	size := uint64(d.Size())
-	if size < start+align {
-		return fmt.Errorf("%s has %d bytes: too small for a physical volume (at least %d)", d.Path, size, start+align)
+	size, end := uint64(d.Size()), align // end: room behind the metadata area, for data or another one
+	if o.Copies >= 2 {
+		end = max(mda.Size&^(align-1), align)
+	}
+	if size < start+end {
+		return fmt.Errorf("%s has %d bytes: too small for a physical volume (at least %d)", d.Path, size, start+end)
 	}
 	l := &ondisk.Label{Sector: ondisk.LabelSector, UUID: o.UUID, DevSize: size,
 		Data: []ondisk.Area{{Offset: start}}, ExtVersion: 2}
@@ -67,11 +70,7 @@ func (c Config) CreatePV(d *Disk, o PVOptions) error {
 		l.Meta = append(l.Meta, mda)
 	}
 	if o.Copies >= 2 {
-		n := mda.Size &^ (align - 1)
-		if n == 0 {
-			n = align
-		}
-		l.Meta = append(l.Meta, ondisk.Area{Offset: (size - n) &^ (align - 1), Size: n})
+		l.Meta = append(l.Meta, ondisk.Area{Offset: (size - end) &^ (align - 1), Size: end})
 	}
 	// Other sectors that a label could be in must not hold an old one.
 	for s := 0; s < ondisk.ScanSectors; s++ {

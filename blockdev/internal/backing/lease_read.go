@@ -122,7 +122,14 @@ func (m *mapped) learnRun(off, end int64) error {
 				hole = false
 			}
 		} else {
-			n = m.ceil(off+n) - off
+			whole := m.ceil(off+n) - off
+			// The page in which a store ends that somebody has shortened can be read, too: zeroes behind the end.
+			if whole != n {
+				if err := m.truncated(off, min(whole, m.size.Load()-off)); err != nil {
+					return err
+				}
+			}
+			n = whole
 		}
 		if hole {
 			if !m.pages.setHoles(off, n, look) {

@@ -38,6 +38,10 @@ func (v *Volume) resize(n int64) error {
 	if n > int64(len(v.mem)) {
 		return fmt.Errorf("blockdev: %s can grow to %d bytes while it is open; close and reopen it to reach %d", v.cfg.Path, len(v.mem), n)
 	}
+	// A store that somebody has shortened would read as zeroes where data was lost.
+	if err := v.truncated(0, min(n, old)); err != nil {
+		return err
+	}
 	if n >= old {
 		if err := v.truncate(n); err != nil {
 			return v.fail("resize", old, n-old, err)
@@ -138,6 +142,9 @@ func (v *Volume) pollSize() (grown bool) {
 	have &^= v.mask
 	if !v.cfg.Follow || have <= size || have > int64(len(v.mem)) {
 		return false
+	}
+	if v.cfg.Lock && v.lock(size, have) != nil {
+		return false // it is tried again: the limit of the process may be raised
 	}
 	v.grow(have)
 	return true

@@ -3,7 +3,9 @@ package backing
 import (
 	"bytes"
 	"errors"
+	"os"
 	"runtime"
+	"sync/atomic"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -235,5 +237,71 @@ func TestFailedShrinkOfMemory(t *testing.T) {
 	defer l.Release()
 	if !bytes.Equal(bytes.Join(l.Segs, nil), p) {
 		t.Error("the data is gone")
+	}
+}
+
+// TestShortenedStore: what somebody has cut off from the store does not come back as zeroes, neither by
+// a resize nor in the page in which the store ends now.
+func TestShortenedStore(t *testing.T) {
+	v, path := openFile(t, 1<<20, linux, nil)
+	if _, err := v.WriteAt(bytes.Repeat([]byte{7}, 1<<20), 0); err != nil {
+		t.Fatal(err)
+	}
+	const end = 1<<19 + 512
+	if err := os.Truncate(path, end); err != nil {
+		t.Fatal(err)
+	}
+	v.poll()
+	for _, n := range []int64{1 << 21, 1 << 20, 1<<20 - 4096} {
+		if err := v.Resize(n); !errors.Is(err, blockdev.ErrMedium) {
+			t.Errorf("resize to %d: %v", n, err)
+		}
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil || st.Size != end {
+		t.Errorf("the store has %d bytes, %v", st.Size, err)
+	}
+	page := int64(unix.Getpagesize())
+	for _, r := range [][2]int64{{end, 512}, {1 << 19, page}, {1<<19 - page, 2 * page}} {
+		var l blockdev.Lease
+		if err := v.LeaseRead(&l, r[0], int(r[1]), blockdev.Wait); !errors.Is(err, blockdev.ErrMedium) {
+			t.Errorf("reading %d bytes at %d: %v", r[1], r[0], err)
+		}
+		l.Release()
+	}
+	if err := v.Resize(1 << 19); err != nil {
+		t.Errorf("shrinking to what is left: %v", err)
+	}
+	var l blockdev.Lease
+	if err := v.LeaseRead(&l, 0, 1<<19, blockdev.Wait); err != nil {
+		t.Errorf("reading that: %v", err)
+	}
+	l.Release()
+}
+
+// TestFollowedGrowthIsLocked: a volume that is to stay in memory does not grow beyond what may stay there.
+func TestFollowedGrowthIsLocked(t *testing.T) {
+	k := linux
+	var locked, limit atomic.Int64 // the watcher looks, too
+	limit.Store(1 << 20)
+	k.mlock = func(p []byte) error {
+		if locked.Load()+int64(len(p)) > limit.Load() {
+			return unix.ENOMEM
+		}
+		locked.Add(int64(len(p)))
+		return nil
+	}
+	v, path := openFile(t, 1<<20, k, func(c *Config) { c.Follow, c.Lock = true, true })
+	if err := os.Truncate(path, 2<<20); err != nil {
+		t.Fatal(err)
+	}
+	v.poll()
+	if n := v.Info().Size; n != 1<<20 {
+		t.Errorf("the size is %d, %d bytes are locked", n, locked.Load())
+	}
+	limit.Store(2 << 20)
+	v.poll()
+	if n := v.Info().Size; n != 2<<20 || locked.Load() != n {
+		t.Errorf("the size is %d, %d bytes are locked", n, locked.Load())
 	}
 }

@@ -208,6 +208,38 @@ func testFoundText(t *testing.T, before func(*lvmtest.Disk)) {
 	}
 }
 
+// TestSnapshotKeepsWhatItShows: what was written before a snapshot was taken, and not flushed, is in it after a
+// power cut, although no commit flushes the disk that has it.
+func TestSnapshotKeepsWhatItShows(t *testing.T) {
+	a, b := lvmtest.New(16<<20), lvmtest.New(16<<20)
+	cfg := testConfig(t, map[string]blockdev.Device{"/d0": a, "/d1": b})
+	ds, err := OpenDisks(cfg, []string{"/d0", "/d1"})
+	must(t, err)
+	must(t, cfg.CreatePV(ds.Disks[1], vg.PVOptions{Copies: -1}))
+	g, err := ds.CreateGroup("vg0", ds.Disks, vg.GroupOptions{ExtentSize: 128}, vg.PVOptions{}, "vgcreate")
+	must(t, err)
+	must(t, g.Create(CreateOptions{Name: "v", Extents: 4, From: []vg.Range{{PV: "pv1"}}}, "lvcreate"))
+	v := volume(t, g, "v")
+	data := bytes.Repeat([]byte{7}, 4096)
+	_, err = v.WriteAt(data, 0)
+	must(t, err)
+	must(t, g.Snapshot(bg, SnapshotOptions{Origin: "v", Name: "s", Extents: 4, From: []vg.Range{{PV: "pv0"}}}, "lvcreate"))
+	for seed := range uint64(8) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		next, err := Open(testConfig(t, map[string]blockdev.Device{"/d0": a.Crash(r), "/d1": b.Crash(r)}), []string{"/d0", "/d1"}, "vg0")
+		must(t, err)
+		s := volume(t, next, "s")
+		got := make([]byte, len(data))
+		if _, err = s.ReadAt(got, 0); err != nil || !bytes.Equal(got, data) {
+			t.Fatalf("seed %d: what the snapshot showed is gone: %v", seed, err)
+		}
+		must(t, s.Close())
+		must(t, next.Close())
+	}
+	must(t, v.Close())
+	must(t, g.Close())
+}
+
 var errLost = errors.New("input/output error")
 
 // TestMoveForgetsNoLoss: a volume that has been told of lost writes by the disk it lies on is not moved

@@ -212,7 +212,11 @@ func (ss *snapshots) createLive(ctx context.Context, n *node, next *meta.VG, cow
 		delete(n.stores, cow.ID)
 		return fmt.Errorf("snapshot of %s: %w: write leases are open (%w)", n.name, blockdev.ErrInUse, err)
 	}
-	if err := ss.md.commit(next, why); err != nil {
+	// What was acknowledged belongs to the snapshot.
+	if err = f.Inner().Flush(); err == nil {
+		err = ss.md.commit(next, why)
+	}
+	if err != nil {
 		f.Thaw(nil)
 		delete(n.stores, cow.ID)
 		return err

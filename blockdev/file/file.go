@@ -35,7 +35,7 @@ type Config struct {
 	// (no write cache).
 	WriteThrough bool
 	// Prealloc reserves space for the whole size, so that the disk cannot be
-	// full later.
+	// full later; what is discarded stays reserved, too.
 	Prealloc   bool
 	HugePages  bool           // ask for transparent huge pages (tmpfs)
 	Rotational bool           // report that seeks cost, whatever the disk below says

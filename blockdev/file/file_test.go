@@ -1,8 +1,12 @@
 package file
 
 import (
+	"bytes"
+	"errors"
 	"path/filepath"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"softiser/blockdev"
 	"softiser/blockdev/blockdevtest"
@@ -29,5 +33,32 @@ func TestConformance(t *testing.T) {
 				},
 			})
 		})
+	}
+}
+
+// TestReservedStaysReserved: a discard takes nothing of a preallocated file's space away.
+func TestReservedStaysReserved(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "disk.img")
+	const size = 4 << 20
+	d, err := Open(Config{Path: path, Size: size, Prealloc: true})
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	p := bytes.Repeat([]byte{7}, 1<<20)
+	if _, err := d.WriteAt(p, 0); err != nil {
+		t.Fatal(err)
+	}
+	if d.Info().Discard {
+		if err := d.Discard(0, size); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil || st.Blocks*512 < size {
+		t.Errorf("%d bytes are reserved, %v", st.Blocks*512, err)
 	}
 }

@@ -11,7 +11,7 @@ import (
 )
 
 // TestWhatMayBeUnmapped: zeroes are a hole only where the caller allows it, holes read as
-// zeroes, and space is not reserved.
+// zeroes, and space is not reserved; what is discarded is one unless it is.
 func TestWhatMayBeUnmapped(t *testing.T) {
 	for i := range 16 {
 		may, discard, zeroes, reserved := i&1 != 0, i&2 != 0, i&4 != 0, i&8 != 0
@@ -26,6 +26,13 @@ func TestWhatMayBeUnmapped(t *testing.T) {
 		}
 		if want := may && discard && zeroes && !reserved; (punched == 1) != want {
 			t.Errorf("allowed %v, discard %v, reads as zeroes %v, reserved %v: a hole %d times", may, discard, zeroes, reserved, punched)
+		}
+		punched = 0
+		if err := v.Discard(0, 4096); (err == nil) != discard {
+			t.Error(err)
+		}
+		if want := discard && !reserved; (punched == 1) != want {
+			t.Errorf("discard %v, reserved %v: a hole %d times", discard, reserved, punched)
 		}
 	}
 }

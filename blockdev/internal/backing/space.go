@@ -19,6 +19,9 @@ func (v *Volume) Discard(off, n int64) error {
 	if !v.cfg.Info.Discard {
 		return blockdev.ErrNotSupported
 	}
+	if v.cfg.Prealloc {
+		return v.WriteZeroes(off, n, false) // the space stays reserved
+	}
 	if n == 0 {
 		return nil
 	}

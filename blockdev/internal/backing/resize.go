@@ -70,7 +70,8 @@ func (v *Volume) resize(n int64) error {
 	})
 }
 
-func (v *Volume) truncate(n int64) error { return retry(func() error { return v.cfg.Truncate(n) }) }
+// truncate sets the length of the store.
+func (m *mapped) truncate(n int64) error { return retry(func() error { return m.cfg.Truncate(n) }) }
 
 // truncated reports an error if the store has become shorter than [off, off+n)
 // behind the volume's back.

@@ -163,103 +163,115 @@ func (g *Group) verifyUnchanged() error {
 	return nil
 }
 
-// write does the three steps of a commit (write, precommit, commit) in every metadata
-// area. partly lets some of them fail.
+// write does the three steps of a commit in every metadata area. partly lets some of them
+// fail.
 func (g *Group) write(next *meta.VG, why string, partly bool) error {
-	areas := g.areas(next)
-	if len(areas) == 0 {
+	t := transaction{g: g, next: next, partly: partly, areas: g.areas(next)}
+	if len(t.areas) == 0 {
 		return fmt.Errorf("volume group %q has no metadata area on the devices present", next.Name)
 	}
-	text := next.Text(&meta.Stamp{Description: why, Host: g.cfg.HostName(), Time: g.cfg.now(), Tool: Tool})
-	// try does a step in every area that has not failed; partly lets some fail.
-	try := func(step func(i int, a *Area) error) error {
-		var err error
-		failed := 0
-		for i, a := range areas {
-			if a == nil {
-				failed++
-				continue
-			}
-			if err = step(i, a); err == nil {
-				continue
-			}
-			if !partly {
-				return err
-			}
-			g.note("%v; it stays behind", err)
-			areas[i] = nil
+	t.headers = make([]ondisk.MDAHeader, len(t.areas))
+	t.text = next.Text(&meta.Stamp{Description: why, Host: g.cfg.HostName(), Time: g.cfg.now(), Tool: Tool})
+	for _, step := range []func(int, *Area) error{t.writeText, flush(), t.precommit, flush()} {
+		if err := t.do(step); err != nil {
+			return err
+		}
+	}
+	return t.commit()
+}
+
+// transaction is a commit on its way through the metadata areas of a group.
+type transaction struct {
+	g       *Group
+	next    *meta.VG
+	text    []byte             // of next
+	partly  bool               // areas may fail, as long as there is one left
+	areas   []*Area            // nil: it has failed, and stays behind
+	headers []ondisk.MDAHeader // of the areas: next is precommitted
+}
+
+// do does a step in every area that has not failed.
+func (t *transaction) do(step func(i int, a *Area) error) error {
+	var err error
+	failed := 0
+	for i, a := range t.areas {
+		if a == nil {
 			failed++
+			continue
 		}
-		if failed == len(areas) {
-			return fmt.Errorf("volume group %q: no metadata area can be written: %w", next.Name, err)
+		if err = step(i, a); err == nil {
+			continue
 		}
-		return nil
+		if !t.partly {
+			return err
+		}
+		t.g.note("%v; it stays behind", err)
+		t.areas[i] = nil
+		failed++
 	}
-	// 1: texts.
-	headers := make([]ondisk.MDAHeader, len(areas))
-	if err := try(func(i int, a *Area) (err error) {
-		headers[i], err = a.writeText(text)
-		return err
-	}); err != nil {
-		return err
+	if failed == len(t.areas) {
+		return fmt.Errorf("volume group %q: no metadata area can be written: %w", t.next.Name, err)
 	}
-	if err := try(flush()); err != nil {
-		return err
-	}
-	// 2: precommit.
-	if err := try(func(i int, a *Area) error {
-		return wrapf(a.Disk.writeAt(headers[i].Append(nil), int64(a.loc.Offset)), "%s: precommitting metadata", a.Disk.Path)
-	}); err != nil {
-		return err
-	}
-	if err := try(flush()); err != nil {
-		return err
-	}
-	// 3: commit. Once the first header is out there is no way back: a disk
-	// that fails now is reported and stays behind.
+	return nil
+}
+
+// writeText is step 1.
+func (t *transaction) writeText(i int, a *Area) (err error) {
+	t.headers[i], err = a.writeText(t.text)
+	return err
+}
+
+// precommit is step 2.
+func (t *transaction) precommit(i int, a *Area) error {
+	return wrapf(a.Disk.writeAt(t.headers[i].Append(nil), int64(a.loc.Offset)), "%s: precommitting metadata", a.Disk.Path)
+}
+
+// commit is step 3. Once the first header is out there is no way back: a disk that fails
+// now is reported and stays behind.
+func (t *transaction) commit() error {
 	var late []error
 	done := 0
-	for i, a := range areas {
+	for i, a := range t.areas {
 		if a == nil {
 			continue
 		}
-		h := headers[i]
+		h := t.headers[i]
 		h.Committed, h.Precommit = h.Precommit, ondisk.Locn{}
-		err := a.Disk.writeAt(h.Append(nil), int64(a.loc.Offset))
-		if err == nil {
-			err = a.Disk.Dev.Flush()
-		}
-		if err != nil {
+		if err := a.writeHeader(h); err != nil {
 			late = append(late, wrapf(err, "%s: committing metadata", a.Disk.Path))
 			continue
 		}
 		done++
-		a.header, a.VG, a.Err = &h, next, nil
+		a.header, a.VG, a.Err = &h, t.next, nil
 	}
 	if done == 0 {
 		// Callers go on with what was there before. A header that could not be flushed would be found all
 		// the same by whoever opens the group next.
-		for i, a := range areas {
+		for i, a := range t.areas {
 			if a != nil {
-				late = append(late, a.takeBack(headers[i]))
+				late = append(late, a.takeBack(t.headers[i]))
 			}
 		}
 		return errors.Join(late...)
 	}
 	for _, err := range late {
-		g.note("%v; the other copies are current", err)
+		t.g.note("%v; the other copies are current", err)
 	}
 	return nil
+}
+
+// writeHeader writes the header of an area, durably.
+func (a *Area) writeHeader(h ondisk.MDAHeader) error {
+	if err := a.Disk.writeAt(h.Append(nil), int64(a.loc.Offset)); err != nil {
+		return err
+	}
+	return a.Disk.Dev.Flush()
 }
 
 // takeBack makes the header of an area again what it was before h was committed.
 func (a *Area) takeBack(h ondisk.MDAHeader) error {
 	h.Precommit = ondisk.Locn{}
-	err := a.Disk.writeAt(h.Append(nil), int64(a.loc.Offset))
-	if err == nil {
-		err = a.Disk.Dev.Flush()
-	}
-	return wrapf(err, "%s: taking back what could not be committed", a.Disk.Path)
+	return wrapf(a.writeHeader(h), "%s: taking back what could not be committed", a.Disk.Path)
 }
 
 // writeText puts a text into the ring of an area, beside the current one, and

@@ -39,38 +39,9 @@ func (c Config) CreatePV(d *Disk, o PVOptions) error {
 	if err := d.guard(o.Force); err != nil {
 		return err
 	}
-	align := o.DataAlign
-	if align == 0 {
-		align = defaultAlign
-	}
-	mda := ondisk.Area{Offset: ondisk.MDAStart, Size: ondisk.MDADefault}
-	if o.MetadataSize != 0 {
-		mda.Size = (o.MetadataSize + ondisk.SectorSize - 1) &^ (ondisk.SectorSize - 1)
-	}
-	start := (mda.Offset + mda.Size + align - 1) / align * align
-	if o.MetadataSize != 0 {
-		mda.Size = start - mda.Offset // lvm2 too gives the area all the room before the data
-	}
-	if o.Copies < 0 {
-		start = align
-	}
-	size, end := uint64(d.Size()), align // end: room behind the metadata area, for data or another one
-	if o.Copies >= 2 {
-		end = max(mda.Size&^(align-1), align)
-	}
-	if size < start+end {
-		return fmt.Errorf("%s has %d bytes: too small for a physical volume (at least %d)", d.Path, size, start+end)
-	}
-	l := &ondisk.Label{Sector: ondisk.LabelSector, UUID: o.UUID, DevSize: size,
-		Data: []ondisk.Area{{Offset: start}}, ExtVersion: 2}
-	if l.UUID.IsZero() {
-		l.UUID = ondisk.NewUUID()
-	}
-	if o.Copies >= 0 {
-		l.Meta = append(l.Meta, mda)
-	}
-	if o.Copies >= 2 {
-		l.Meta = append(l.Meta, ondisk.Area{Offset: (size - end) &^ (align - 1), Size: end})
+	l, err := d.layOut(&o)
+	if err != nil {
+		return err
 	}
 	// Other sectors that a label could be in must not hold an old one.
 	for s := 0; s < ondisk.ScanSectors; s++ {
@@ -96,6 +67,45 @@ func (c Config) CreatePV(d *Disk, o PVOptions) error {
 	return d.Read()
 }
 
+// layOut says where everything is to lie on d as a new physical volume.
+func (d *Disk) layOut(o *PVOptions) (*ondisk.Label, error) {
+	align := o.DataAlign
+	if align == 0 {
+		align = defaultAlign
+	}
+	mda := ondisk.Area{Offset: ondisk.MDAStart, Size: ondisk.MDADefault}
+	if o.MetadataSize != 0 {
+		mda.Size = (o.MetadataSize + ondisk.SectorSize - 1) &^ (ondisk.SectorSize - 1)
+	}
+	start := (mda.Offset + mda.Size + align - 1) / align * align
+	if o.MetadataSize != 0 {
+		mda.Size = start - mda.Offset // lvm2 too gives the area all the room before the data
+	}
+	if o.Copies < 0 {
+		start = align
+	}
+	size, end := uint64(d.Size()), align // end: room behind the metadata area, for data or another one
+	if o.Copies >= 2 {
+		end = max(mda.Size&^(align-1), align)
+	}
+	if size < start+end {
+		return nil, fmt.Errorf("%s has %d bytes: too small for a physical volume (at least %d)", d.Path, size, start+end)
+	}
+	l := &ondisk.Label{Sector: ondisk.LabelSector, UUID: o.UUID, DevSize: size,
+		Data: []ondisk.Area{{Offset: start}}, ExtVersion: 2}
+	if l.UUID.IsZero() {
+		l.UUID = ondisk.NewUUID()
+	}
+	if o.Copies >= 0 {
+		l.Meta = append(l.Meta, mda)
+	}
+	if o.Copies >= 2 {
+		l.Meta = append(l.Meta, ondisk.Area{Offset: (size - end) &^ (align - 1), Size: end})
+	}
+	return l, nil
+}
+
+// wipeLabel takes away the label that may be in sector s.
 func (d *Disk) wipeLabel(s int) error {
 	b := make([]byte, ondisk.SectorSize)
 	if err := d.readAt(b, int64(s)*ondisk.SectorSize); err != nil {

@@ -19,6 +19,7 @@ type piece struct {
 	buf  []byte
 	req  blockio.Request
 	n    int           // bytes of the stream in buf
+	busy bool          // a write of it is under way
 	done chan struct{} // the volume's part has ended
 }
 
@@ -139,81 +140,96 @@ func growsByHoles(f *os.File) bool {
 
 // write copies r to the volume until it ends or length bytes have been copied.
 func (s *stream) write(ctx context.Context, r io.Reader) error {
-	info := s.lun.Info()
-	bs := info.BlockSize
-	room := info.Size - s.off
-	if s.length >= 0 {
-		room = s.length
-	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	ps := s.pieces()
-	busy := make([]bool, len(ps))
-	var failed error
-	wait := func(i int) {
-		if !busy[i] {
-			return
-		}
-		p := ps[i]
-		<-p.done
-		busy[i] = false
-		if p.req.Err != nil && failed == nil {
-			failed = fmt.Errorf("writing %d bytes at %d: %w", p.n, p.req.Off, p.req.Err)
+	failed := s.submit(ctx, r, ps)
+	for _, p := range ps {
+		if failed != nil {
 			cancel()
 		}
-		s.prog.done.Add(int64(p.n))
-	}
-	var at int64
-	for i := 0; failed == nil; i = (i + 1) % len(ps) {
-		wait(i)
-		if failed != nil {
-			break
-		}
-		if at == room {
-			failed = s.checkEnd(r)
-			break
-		}
-		p := ps[i]
-		n, err := io.ReadFull(r, p.buf[:min(int64(s.chunk), room-at)])
-		if err != nil && err != io.EOF && err != io.ErrUnexpectedEOF {
-			failed = fmt.Errorf("reading the input: %w", err)
-			break
-		}
-		last := err != nil
-		if n%bs != 0 {
-			if !s.pad {
-				failed = unpadded(int64(n%bs), int64(bs), at+int64(n))
-				break
-			}
-			clear(p.buf[n : n+bs-n%bs])
-			n += bs - n%bs
-		}
-		if n > 0 {
-			p.n = n
-			p.req = blockio.Request{Op: blockio.OpWrite, Off: s.off + at, Buf: p.buf[:n], FUA: s.fua}
-			if s.sparse && allZero(p.buf[:n]) {
-				p.req = blockio.Request{Op: blockio.OpWriteZeroes, Off: s.off + at, Len: int64(n), MayUnmap: true, FUA: s.fua}
-				s.zeroes += int64(n)
-			}
-			busy[i] = true
-			s.start(ctx, p)
-			at += int64(n)
-		}
-		if last {
-			if s.length >= 0 && at < s.length {
-				failed = fmt.Errorf("the input ended after %d of %d bytes", at, s.length)
-			}
-			break
+		if err := s.written(p); failed == nil {
+			failed = err
 		}
 	}
-	if failed != nil {
-		cancel()
-	}
-	for i := range ps {
-		wait(i)
-	}
-	s.moved = at
 	return failed
+}
+
+// submit begins to write what comes from r, a piece of ps after the other, each again when
+// its last write has ended. Those that it leaves under way are for the caller to wait for.
+func (s *stream) submit(ctx context.Context, r io.Reader, ps []*piece) error {
+	room := s.lun.Info().Size - s.off
+	if s.length >= 0 {
+		room = s.length
+	}
+	for i := 0; ; i = (i + 1) % len(ps) {
+		p := ps[i]
+		if err := s.written(p); err != nil {
+			return err
+		}
+		if s.moved == room {
+			return s.checkEnd(r)
+		}
+		last, err := s.fill(p, r, room-s.moved)
+		if err != nil {
+			return err
+		}
+		if p.n > 0 {
+			p.req = s.writeOf(p)
+			p.busy = true
+			s.start(ctx, p)
+			s.moved += int64(p.n)
+		}
+		switch {
+		case last && s.length >= 0 && s.moved < s.length:
+			return fmt.Errorf("the input ended after %d of %d bytes", s.moved, s.length)
+		case last:
+			return nil
+		}
+	}
+}
+
+// fill reads the next piece from r, at most as many bytes. last: the input has ended.
+func (s *stream) fill(p *piece, r io.Reader, most int64) (last bool, err error) {
+	p.n, err = io.ReadFull(r, p.buf[:min(int64(s.chunk), most)])
+	last = err != nil
+	if last && err != io.EOF && err != io.ErrUnexpectedEOF {
+		return true, fmt.Errorf("reading the input: %w", err)
+	}
+	bs := s.lun.Info().BlockSize
+	if over := p.n % bs; over != 0 {
+		if !s.pad {
+			return last, unpadded(int64(over), int64(bs), s.moved+int64(p.n))
+		}
+		end := p.n + bs - over
+		clear(p.buf[p.n:end])
+		p.n = end
+	}
+	return last, nil
+}
+
+// writeOf is the request that puts a filled piece behind what has been moved.
+func (s *stream) writeOf(p *piece) blockio.Request {
+	off, b := s.off+s.moved, p.buf[:p.n]
+	if s.sparse && allZero(b) {
+		s.zeroes += int64(p.n)
+		return blockio.Request{Op: blockio.OpWriteZeroes, Off: off, Len: int64(p.n), MayUnmap: true, FUA: s.fua}
+	}
+	return blockio.Request{Op: blockio.OpWrite, Off: off, Buf: b, FUA: s.fua}
+}
+
+// written waits until a piece is free, and says how its last write ended.
+func (s *stream) written(p *piece) error {
+	if !p.busy {
+		return nil
+	}
+	<-p.done
+	p.busy = false
+	s.prog.done.Add(int64(p.n))
+	if p.req.Err != nil {
+		return fmt.Errorf("writing %d bytes at %d: %w", p.n, p.req.Off, p.req.Err)
+	}
+	return nil
 }
 
 // checkEnd complains about input that is left when the volume is full.

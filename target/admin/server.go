@@ -172,6 +172,45 @@ func Handler(b Backend) http.Handler {
 	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, _ *http.Request) {
 		answer(w, http.StatusOK, b.Status())
 	})
+	b.handleTargets(mux)
+	b.handleSubsystems(mux)
+	mux.HandleFunc("PUT /v1/volumes/{name}/size", func(w http.ResponseWriter, r *http.Request) {
+		var q ResizeRequest
+		if body(w, r, &q) {
+			done(w, b.ResizeVolume(r.Context(), r.PathValue("name"), q.Bytes))
+		}
+	})
+	b.handleGroups(mux)
+	mux.HandleFunc("POST /v1/reload", func(w http.ResponseWriter, r *http.Request) {
+		changes, err := b.Reload(r.Context(), r.URL.Query().Has("dry"))
+		if err != nil {
+			done(w, err)
+			return
+		}
+		answer(w, http.StatusOK, changes)
+	})
+	b.LVM.handle(mux)
+	handleProfiles(mux)
+	all := http.NewServeMux()
+	b.handleUpgrade(all)
+	handleCapture(all) // it changes nothing that an upgrade would have to wait for
+	b.handleTrace(all)
+	all.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodGet && b.Change != nil {
+			end, err := b.Change(r.Context())
+			if err != nil {
+				done(w, err)
+				return
+			}
+			defer end()
+		}
+		mux.ServeHTTP(w, r)
+	})
+	return all
+}
+
+// handleTargets adds the requests about iSCSI targets, their LUNs and sessions.
+func (b *Backend) handleTargets(mux *http.ServeMux) {
 	mux.HandleFunc("DELETE /v1/sessions/{tsih}", func(w http.ResponseWriter, r *http.Request) {
 		if n, ok := number(w, r, "tsih"); ok {
 			done(w, b.Kill(n))
@@ -203,12 +242,10 @@ func Handler(b Backend) http.Handler {
 			done(w, b.SetAccess(r.PathValue("iqn"), n, q.Group, q.State))
 		}
 	})
-	mux.HandleFunc("PUT /v1/volumes/{name}/size", func(w http.ResponseWriter, r *http.Request) {
-		var q ResizeRequest
-		if body(w, r, &q) {
-			done(w, b.ResizeVolume(r.Context(), r.PathValue("name"), q.Bytes))
-		}
-	})
+}
+
+// handleSubsystems adds the requests about NVMe subsystems and their namespaces.
+func (b *Backend) handleSubsystems(mux *http.ServeMux) {
 	mux.HandleFunc("POST /v1/subsystems/{nqn}/namespaces", func(w http.ResponseWriter, r *http.Request) {
 		var q NamespaceRequest
 		if body(w, r, &q) {
@@ -220,6 +257,10 @@ func Handler(b Backend) http.Handler {
 			done(w, b.RemoveNamespace(r.Context(), r.PathValue("nqn"), uint32(n)))
 		}
 	})
+}
+
+// handleGroups adds the requests about groups of volumes, which one node has at a time.
+func (b *Backend) handleGroups(mux *http.ServeMux) {
 	for verb, do := range map[string]func(context.Context, string) error{"promote": b.Promote, "demote": b.Demote} {
 		mux.HandleFunc("POST /v1/groups/{name}/"+verb, func(w http.ResponseWriter, r *http.Request) {
 			var q GroupRequest
@@ -235,37 +276,16 @@ func Handler(b Backend) http.Handler {
 			done(w, do(ctx, r.PathValue("name")))
 		})
 	}
-	mux.HandleFunc("POST /v1/reload", func(w http.ResponseWriter, r *http.Request) {
-		changes, err := b.Reload(r.Context(), r.URL.Query().Has("dry"))
-		if err != nil {
-			done(w, err)
-			return
-		}
-		answer(w, http.StatusOK, changes)
-	})
-	b.LVM.handle(mux)
-	// Only here: profiles hold what is in memory, and making them takes time of the data path.
+}
+
+// handleProfiles adds Go's profiles, here alone: they hold what is in memory, and making them
+// takes time of the data path.
+func handleProfiles(mux *http.ServeMux) {
 	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
 	mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
 	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
 	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
 	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
-	all := http.NewServeMux()
-	b.handleUpgrade(all)
-	handleCapture(all) // it changes nothing that an upgrade would have to wait for
-	b.handleTrace(all)
-	all.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		if r.Method != http.MethodGet && b.Change != nil {
-			end, err := b.Change(r.Context())
-			if err != nil {
-				done(w, err)
-				return
-			}
-			defer end()
-		}
-		mux.ServeHTTP(w, r)
-	})
-	return all
 }
 
 func answer(w http.ResponseWriter, code int, v any) {

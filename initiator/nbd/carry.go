@@ -113,14 +113,14 @@ var (
 func (c *conn) carry(x *CarriedConnection) (err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.broken != nil || c.ending {
+	if c.out.broken != nil || c.ending {
 		return errEnding
 	}
-	if !c.stands || !c.mute || c.sending {
+	if !c.stands || !c.out.mute || c.out.sending {
 		return errLate // all others rest: nothing has been read from it
 	}
 	unread, replay := c.unreadLocked()
-	unsent := c.unsentLocked()
+	unsent := c.out.unsentLocked()
 	x.Unread, x.Unsent, x.Replay = total(unread), total(unsent), replay
 	if x.Unread+x.Unsent > 0 {
 		if x.Bulk, err = bulkFile(append(unread, unsent...)); err != nil {
@@ -140,7 +140,7 @@ func (c *conn) unreadLocked() (all [][]byte, replay int) {
 	for s := c.idle; s != nil; s = s.next {
 		free[s] = true
 	}
-	for _, q := range []*replyQueue{&c.out, &c.tx.queue, &c.tx.done} {
+	for _, q := range []*replyQueue{&c.out.queue, &c.out.tx.queue, &c.out.tx.done} {
 		for s := q.head; s != nil; s = s.next {
 			free[s] = true
 		}
@@ -179,10 +179,10 @@ func (c *conn) unreadLocked() (all [][]byte, replay int) {
 // beyond is an offset that no volume reaches.
 const beyond = 1 << 63
 
-// unsentLocked returns what has not left of the replies.
-func (c *conn) unsentLocked() (all [][]byte) {
-	all = c.tx.rest()
-	for s := c.out.head; s != nil; s = s.next {
+// unsentLocked returns what has not left.
+func (o *replies) unsentLocked() (all [][]byte) {
+	all = o.tx.rest()
+	for s := o.queue.head; s != nil; s = s.next {
 		all = append(all, s.head[:s.headN], s.body)
 	}
 	return all
@@ -304,7 +304,7 @@ func (s *Server) restore(k *CarriedConnection, client *blockio.Flusher) (*conn, 
 		c.idle = first.next
 		first.headN = copy(first.head[:], rest)
 		first.body = rest[first.headN:]
-		c.out.push(first)
+		c.out.queue.push(first)
 	}
 	return c, nil
 }
@@ -322,7 +322,7 @@ func (p *Prepared) Begin() {
 				p.srv.report(err)
 			}
 		}()
-		c.push(false)
+		c.out.push(false)
 	}
 	p.conns = nil
 }

@@ -16,7 +16,7 @@ import (
 
 // conn is the transmission phase of one connection.
 //
-// The receive goroutine owns rd, yield and batch. Everything else is shared between it,
+// The receive goroutine owns rd, yield, now and batch. Everything else is shared between it,
 // the session's receive goroutines (in done) and the sender, under mu.
 type conn struct {
 	srv    *Server
@@ -40,21 +40,14 @@ type conn struct {
 	idle     *slot // free slots
 	inFlight int   // requests gathered or submitted, and not answered
 	gathered gathering
-	out      replyQueue
-	sending  bool
-	broken   error // the socket failed: replies are dropped
-	waiting  bool  // the receive goroutine waits for a slot or a buffer
-	draining bool  // no more requests are read
-	stands   bool  // the receive goroutine waits in stand until resting ends
-	ending   bool  // the receive goroutine has read its last
-	mute     bool  // nothing is sent
+	out      replies
+	waiting  bool // the receive goroutine waits for a slot, a buffer, or the end of drain
+	draining bool // no more requests are read
+	stands   bool // the receive goroutine waits in stand until resting ends
+	ending   bool // the receive goroutine has read its last
 	goesOn   sync.Cond
 
-	tx         sender
-	room       chan struct{} // wakes the receive goroutine
-	wakeSender chan struct{} // wakes the send goroutine
-	quit       chan struct{} // ends the send goroutine
-	sent       chan struct{} // closed when it has ended
+	room chan struct{} // wakes the receive goroutine
 }
 
 // slot is one request under way and its reply.
@@ -87,8 +80,7 @@ func newConn(s *Server, nc net.Conn, a agreed) (*conn, error) {
 		srv: s, nc: nc, raw: raw, exp: a.export, agreed: a, block: max(info.BlockSize, 1), client: a.client,
 		batch: make([]*blockio.Request, 0, s.cfg.Depth),
 		slots: make([]slot, s.cfg.Depth),
-		room:  make(chan struct{}, 1), wakeSender: make(chan struct{}, 1),
-		quit: make(chan struct{}), sent: make(chan struct{}),
+		room:  make(chan struct{}, 1),
 	}
 	c.goesOn.L = &c.mu
 	c.gathered.timer = time.AfterFunc(time.Hour, c.overdue)
@@ -107,21 +99,20 @@ func newConn(s *Server, nc net.Conn, a agreed) (*conn, error) {
 	if runtime.GOMAXPROCS(0) == 1 {
 		c.rd.midst = c.midst
 	}
-	c.tx.init(raw)
+	c.out.init(c)
 	return c, nil
 }
 
 // run serves requests until the client disconnects or the server stops.
 func (c *conn) run() error {
-	go c.sendLoop()
+	go c.out.loop()
 	err := c.receive()
 	c.mu.Lock()
 	c.ending = true
 	c.mu.Unlock()
 	c.submit()
 	c.drain()
-	close(c.quit)
-	<-c.sent
+	c.out.stop()
 	c.gathered.timer.Stop()
 	c.nc.Close()
 	c.free()
@@ -141,8 +132,7 @@ func (c *conn) stopReading() {
 func (c *conn) drain() {
 	for {
 		c.mu.Lock()
-		// tx is the sender's while there is one.
-		busy := c.inFlight > 0 || c.sending || c.out.head != nil || c.tx.pending()
+		busy := c.inFlight > 0 || c.out.pendingLocked()
 		c.waiting = busy
 		c.mu.Unlock()
 		if !busy {
@@ -229,19 +219,19 @@ func (c *conn) replied(s *slot) {
 	c.mu.Lock()
 	c.inFlight--
 	last := c.inFlight == 0
-	c.queueLocked(s)
+	c.out.addLocked(s)
 	rs := c.gathered.takeLocked()
 	c.mu.Unlock()
 	c.give(rs)
-	c.push(last)
+	c.out.push(last)
 }
 
 // answer queues a reply that needs no request to the session.
 func (c *conn) answer(s *slot) {
 	c.mu.Lock()
-	c.queueLocked(s)
+	c.out.addLocked(s)
 	c.mu.Unlock()
-	c.push(false)
+	c.out.push(false)
 }
 
 // quiet errors are how connections usually end.

@@ -7,7 +7,7 @@
 // engine, nbdfuse, and the kernel's /dev/nbdN.
 //
 //	client ──unix socket──► conn.receive ──Request──► LUN ──iSER──► target
-//	       ◄──one writev─── conn.send    ◄──Done────┘
+//	       ◄──one writev─── replies.send ◄──Done────┘
 //
 // # Stages of a connection
 //

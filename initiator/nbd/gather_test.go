@@ -33,7 +33,8 @@ func (l *heldLUN) SubmitBatch(rs []*blockio.Request) {
 func TestGather(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &heldLUN{}
-		c := &conn{exp: &Export{LUN: l}, mute: true}
+		c := &conn{exp: &Export{LUN: l}, out: replies{mute: true}}
+		c.out.c = c
 		c.gathered.timer = time.AfterFunc(time.Hour, c.overdue)
 		defer c.gathered.timer.Stop()
 		sent := 0
@@ -234,7 +235,8 @@ func TestMidstOfAPayload(t *testing.T) {
 func TestNothingGatheredWaitsForALongTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // in which a turn takes no time, and the timer does not run by itself
 		l := &heldLUN{}
-		c := &conn{exp: &Export{LUN: l}, mute: true}
+		c := &conn{exp: &Export{LUN: l}, out: replies{mute: true}}
+		c.out.c = c
 		c.gathered.timer = time.AfterFunc(time.Hour, c.overdue)
 		defer c.gathered.timer.Stop()
 		come := func() {

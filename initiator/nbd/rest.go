@@ -57,11 +57,11 @@ func (c *conn) resume() {
 	c.nc.SetReadDeadline(time.Time{}) // before the receive goroutine, which waits in stand, may read on
 	c.nc.SetWriteDeadline(time.Time{})
 	c.mu.Lock()
-	c.mute = false
+	c.out.mute = false
 	c.resting.Store(false)
 	c.goesOn.Broadcast()
 	c.mu.Unlock()
-	c.push(false)
+	c.out.push(false)
 }
 
 // stillness is what a connection still does.
@@ -75,16 +75,16 @@ type stillness struct {
 func (c *conn) stillness() (s stillness) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.broken != nil {
+	if c.out.broken != nil {
 		return stillness{under: c.inFlight}
 	}
-	return stillness{reads: !c.stands && !c.ending, under: c.inFlight, replies: c.sending || c.out.head != nil || c.tx.pending(), sends: c.sending}
+	return stillness{reads: !c.stands && !c.ending, under: c.inFlight, replies: c.out.pendingLocked(), sends: c.out.sending}
 }
 
 // silence has the connection send nothing more, not what is on its way to the socket either.
 func (c *conn) silence() {
 	c.mu.Lock()
-	c.mute = true
+	c.out.mute = true
 	c.mu.Unlock()
 	c.nc.SetWriteDeadline(passed)
 }

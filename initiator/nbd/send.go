@@ -12,85 +12,117 @@ import (
 // does not take is left to the send goroutine. Otherwise the send goroutine is
 // woken; by the time it runs, the rest of the batch of answers has been queued.
 
-// queueLocked adds a reply.
-func (c *conn) queueLocked(s *slot) {
-	if c.broken != nil {
-		c.releaseLocked(s)
-		c.wakeLocked()
+// replies is the sending half of a connection: replies that have not left, and whose turn it
+// is to send them.
+type replies struct {
+	c *conn // whose mu guards the fields down to broken
+
+	queue   replyQueue // not in tx yet
+	sending bool       // somebody is within send, and has tx for himself
+	mute    bool       // nothing is sent
+	broken  error      // the socket failed: replies are dropped
+
+	tx   sender        // under c.mu while nobody is within send
+	wake chan struct{} // wakes the send goroutine
+	quit chan struct{} // ends it
+	done chan struct{} // closed when it has ended
+}
+
+// init makes it the sending half of c.
+func (o *replies) init(c *conn) {
+	o.c, o.wake, o.quit, o.done = c, make(chan struct{}, 1), make(chan struct{}), make(chan struct{})
+	o.tx.init(c.raw)
+}
+
+// pendingLocked reports whether there are replies that have not left.
+func (o *replies) pendingLocked() bool { return o.sending || o.queue.head != nil || o.tx.pending() }
+
+// addLocked adds a reply.
+func (o *replies) addLocked(s *slot) {
+	if o.broken != nil {
+		o.c.releaseLocked(s)
+		o.c.wakeLocked()
 		return
 	}
-	c.out.push(s)
+	o.queue.push(s)
 }
 
 // push gets queued replies sent; now: by the caller.
-func (c *conn) push(now bool) {
-	if now && c.send(false) {
+func (o *replies) push(now bool) {
+	if now && o.send(false) {
 		return
 	}
 	select {
-	case c.wakeSender <- struct{}{}:
+	case o.wake <- struct{}{}:
 	default:
 	}
 }
 
-// sendLoop is the send goroutine.
-func (c *conn) sendLoop() {
-	defer close(c.sent)
+// loop is the send goroutine.
+func (o *replies) loop() {
+	defer close(o.done)
 	for {
 		select {
-		case <-c.wakeSender:
-			c.send(true)
-		case <-c.quit:
+		case <-o.wake:
+			o.send(true)
+		case <-o.quit:
 			return
 		}
 	}
 }
 
+// stop ends the send goroutine.
+func (o *replies) stop() {
+	close(o.quit)
+	<-o.done
+}
+
 // send transmits queued replies until there are none. It returns false when
 // the socket is full and wait is not set; the send goroutine then goes on.
-func (c *conn) send(wait bool) bool {
+func (o *replies) send(wait bool) bool {
+	c := o.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.sending || c.mute {
+	if o.sending || o.mute {
 		return true // the sender will find what was queued, or resume
 	}
-	c.sending = true
-	for c.tx.pending() || c.out.head != nil {
-		for c.out.head != nil && c.tx.room() {
-			c.tx.add(c.out.pop())
+	o.sending = true
+	for o.tx.pending() || o.queue.head != nil {
+		for o.queue.head != nil && o.tx.room() {
+			o.tx.add(o.queue.pop())
 		}
 		c.mu.Unlock()
-		err := c.tx.flush(wait)
+		err := o.tx.flush(wait)
 		c.mu.Lock()
 		if errors.Is(err, errFull) {
-			c.sending = false
+			o.sending = false
 			return false
 		}
-		if c.mute && errors.Is(err, os.ErrDeadlineExceeded) {
+		if o.mute && errors.Is(err, os.ErrDeadlineExceeded) {
 			break
 		}
 		if err != nil {
-			c.breakLocked(err)
+			o.breakLocked(err)
 		}
-		for s := c.tx.finished(); s != nil; s = c.tx.finished() {
+		for s := o.tx.finished(); s != nil; s = o.tx.finished() {
 			c.releaseLocked(s)
 		}
 		c.wakeLocked()
-		if c.mute {
+		if o.mute {
 			break
 		}
 	}
-	c.sending = false
+	o.sending = false
 	c.wakeLocked()
 	return true
 }
 
 // breakLocked drops all replies: the client is gone.
-func (c *conn) breakLocked(err error) {
-	c.broken = err
-	c.tx.abandon()
-	for c.out.head != nil {
-		c.releaseLocked(c.out.pop())
+func (o *replies) breakLocked(err error) {
+	o.broken = err
+	o.tx.abandon()
+	for o.queue.head != nil {
+		o.c.releaseLocked(o.queue.pop())
 	}
-	c.nc.Close() // ends receive
+	o.c.nc.Close() // ends receive
 }

@@ -572,8 +572,8 @@ func TestGrownVolume(t *testing.T) {
 // A connection is not over while a part of a reply waits for room in the socket.
 func TestDrainWaitsForTheSocket(t *testing.T) {
 	c := &conn{room: make(chan struct{}, 1)}
-	c.tx.iov = c.tx.store[:0]
-	c.tx.append([]byte("a rest"))
+	c.out.tx.iov = c.out.tx.store[:0]
+	c.out.tx.append([]byte("a rest"))
 	over := make(chan struct{})
 	go func() { c.drain(); close(over) }()
 	await.True(t, "it waits", func() bool {
@@ -587,7 +587,7 @@ func TestDrainWaitsForTheSocket(t *testing.T) {
 		return c.waiting
 	})
 	c.mu.Lock()
-	c.tx.abandon()
+	c.out.tx.abandon()
 	c.wakeLocked()
 	c.mu.Unlock()
 	<-over

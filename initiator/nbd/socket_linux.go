@@ -208,7 +208,7 @@ var errFull = errors.New("nbd: socket is full")
 const maxIov = 1024
 
 // sender is the vectored write of one connection. One goroutine at a time uses
-// it (conn.sending).
+// it (replies.sending).
 type sender struct {
 	raw   syscall.RawConn
 	iov   []unix.Iovec // not yet written

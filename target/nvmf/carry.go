@@ -155,7 +155,7 @@ func (c *controller) carry(opensAnew func(volume string) bool) (k CarriedControl
 	c.mu.Lock()
 	k = CarriedController{
 		Subsystem: c.sub.cfg.NQN, ID: c.id, Host: c.host, Born: c.since,
-		association: association{HostID: c.hostID, Config: c.config, Status: c.status, KeepAlive: c.keepAlive, Limit: c.limit},
+		association: association{HostID: c.hostID, Config: c.config, Status: c.status, KeepAlive: c.alive.timeout, Limit: c.limit},
 	}
 	same := !c.over && len(c.queues) == len(r.queues)
 	for _, q := range r.queues {
@@ -368,8 +368,9 @@ func (h Handover) adopt(k *CarriedController) (err error) {
 		fe: f, sub: s, id: k.ID, host: k.Host, hostID: k.HostID, from: admin.conn.Remote.String(), group: admin.conn.Portal.Config().Group,
 		since: k.Born, transport: admin.conn.Hello.String(), connection: admin.t.Describe(), queues: map[uint16]*queue{},
 		client: volume.Client{ID: registrant(s.cfg.NQN, k.Host, k.HostID)},
-		config: k.Config, status: k.Status, limit: k.Limit, keepAlive: k.KeepAlive,
+		config: k.Config, status: k.Status, limit: k.Limit,
 	}
+	c.alive.c, c.alive.timeout = c, k.KeepAlive
 	c.zlog = admin.log.With(zap.String("subsystem", s.cfg.NQN), zap.String("host", k.Host), zap.Uint16("controller", c.id))
 	if k.ProvedBy != "" {
 		c.proofs.last.Store(&k.ProvedBy)
@@ -391,7 +392,7 @@ func (h Handover) adopt(k *CarriedController) (err error) {
 	}
 	c.mu.Lock()
 	if !c.status.ShutdownDone() {
-		c.setKeepAliveLocked(c.keepAlive)
+		c.alive.setLocked(c.alive.timeout)
 	}
 	c.mu.Unlock()
 	for _, q := range queues {

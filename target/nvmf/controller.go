@@ -40,19 +40,16 @@ type controller struct {
 	log                errorLog
 
 	still  atomic.Pointer[standstill] // nil: it goes
-	seen   atomic.Bool                // something has come since the keep alive timer was set
 	proofs proofs
 
-	mu        sync.Mutex
-	config    nvme.Config       // guarded by mu
-	status    nvme.CtrlStatus   // guarded by mu
-	queues    map[uint16]*queue // guarded by mu
-	limit     int               // guarded by mu: I/O queues, as Set Features has left it
-	keepAlive time.Duration     // guarded by mu: 0: none
-	timer     *time.Timer       // guarded by mu
-	beat      uint64            // guarded by mu: which timer counts
-	over      bool              // guarded by mu
-	past      Traffic           // guarded by mu: of I/O queues that have ended
+	mu     sync.Mutex
+	config nvme.Config       // guarded by mu
+	status nvme.CtrlStatus   // guarded by mu
+	queues map[uint16]*queue // guarded by mu
+	limit  int               // guarded by mu: I/O queues, as Set Features has left it
+	alive  keepAlive         // guarded by mu
+	over   bool              // guarded by mu
+	past   Traffic           // guarded by mu: of I/O queues that have ended
 
 	features features
 }
@@ -63,12 +60,13 @@ var (
 )
 
 // newController makes the controller of an admin queue.
-func newController(q *queue, s *subsystem, d *nvme.ConnectData, keepAlive time.Duration) (*controller, error) {
+func newController(q *queue, s *subsystem, d *nvme.ConnectData, timeout time.Duration) (*controller, error) {
 	c := &controller{
 		fe: q.fe, sub: s, host: d.Host, hostID: d.HostID, from: q.conn.Remote.String(), group: q.conn.Portal.Config().Group,
 		since: time.Now(), transport: q.conn.Hello.String(), queues: map[uint16]*queue{0: q}, limit: q.fe.cfg.Limits.Queues,
 		client: volume.Client{ID: registrant(s.cfg.NQN, d.Host, d.HostID)},
 	}
+	c.alive.c = c
 	c.connection = q.t.Describe()
 	if q.identity != nil {
 		c.tlsKey = q.identity.kind
@@ -84,7 +82,7 @@ func newController(q *queue, s *subsystem, d *nvme.ConnectData, keepAlive time.D
 	}
 	c.zlog = q.log.With(zap.String("subsystem", s.cfg.NQN), zap.String("host", d.Host), zap.Uint16("controller", c.id))
 	c.mu.Lock()
-	c.setKeepAliveLocked(keepAlive)
+	c.alive.setLocked(timeout)
 	c.mu.Unlock()
 	return c, nil
 }
@@ -99,53 +97,6 @@ type proofs struct {
 func (c *controller) hasProved(how string) {
 	c.proofs.succeeded.Add(1)
 	c.proofs.last.Store(&how)
-}
-
-// setKeepAliveLocked changes the keep alive timeout, rounded up to its granularity.
-func (c *controller) setKeepAliveLocked(d time.Duration) {
-	if d == 0 && c.sub.kind == nvme.TypeDiscovery {
-		d = discoveryKeepAlive
-	}
-	c.keepAlive = (d + keepAliveUnit - 1) / keepAliveUnit * keepAliveUnit
-	c.stopTimerLocked()
-	if c.keepAlive > 0 && !c.over {
-		c.seen.Store(false)
-		c.startTimerLocked()
-	}
-}
-
-func (c *controller) startTimerLocked() {
-	n := c.beat
-	c.timer = time.AfterFunc(c.keepAlive+keepAliveSlack, func() { c.alive(n) })
-}
-
-// stopTimerLocked ends the watch for the host. A timer that has fired already finds that it
-// does not count any more: a second one beside the next would see no command between the two.
-func (c *controller) stopTimerLocked() {
-	c.beat++
-	if c.timer != nil {
-		c.timer.Stop()
-	}
-}
-
-const (
-	keepAliveUnit      = time.Second
-	keepAliveSlack     = time.Second
-	discoveryKeepAlive = 2 * time.Minute // of a discovery controller without one
-)
-
-// alive ends a controller whose host has been silent; beat is that of the timer that asks.
-func (c *controller) alive(beat uint64) {
-	c.mu.Lock()
-	counts := !c.over && beat == c.beat
-	silent := counts && !c.seen.Swap(false) && !c.resting()
-	if counts && !silent {
-		c.startTimerLocked()
-	}
-	c.mu.Unlock()
-	if silent {
-		c.end(errKeepAlive)
-	}
 }
 
 // join adds an I/O queue.
@@ -224,7 +175,7 @@ func (c *controller) end(why error) {
 	}
 	c.over = true
 	orderly := c.status.ShutdownDone()
-	c.stopTimerLocked()
+	c.alive.stopLocked()
 	l := c.takeQueuesLocked()
 	c.mu.Unlock()
 	if orderly {
@@ -281,13 +232,13 @@ func (c *controller) setConfig(v nvme.Config) {
 	switch {
 	case v.Shutdown() != nvme.ShutdownNone && old.Shutdown() == nvme.ShutdownNone:
 		c.status = c.status&^nvme.StatusReady | nvme.StatusShutdownComplete
-		c.stopTimerLocked()
+		c.alive.stopLocked()
 	case v.Enabled() && !old.Enabled():
 		c.status = nvme.StatusReady
 		if !v.Valid() {
 			c.status = nvme.StatusFatal
 		}
-		c.setKeepAliveLocked(c.keepAlive)
+		c.alive.setLocked(c.alive.timeout)
 	case !v.Enabled() && old.Enabled():
 		c.status, reset = 0, true
 		for id, q := range c.queues {

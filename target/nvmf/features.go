@@ -57,7 +57,7 @@ func (r adminRequest) getFeatures() {
 		r.result = uint64(c.events.configured())
 	case id == nvme.FeatureKeepAlive:
 		c.mu.Lock()
-		r.result = uint64(c.keepAlive / time.Millisecond)
+		r.result = uint64(c.alive.timeout / time.Millisecond)
 		c.mu.Unlock()
 	case discovery:
 		r.end(nvme.InvalidField | nvme.DoNotRetry)
@@ -150,7 +150,7 @@ func (c *controller) setKeepAlive(d time.Duration) nvme.Status {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.setKeepAliveLocked(d)
+	c.alive.setLocked(d)
 	return nvme.Success
 }
 

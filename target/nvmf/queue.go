@@ -183,7 +183,7 @@ func (q *queue) refuses(r *request) nvme.Status {
 			return nvme.AuthenticationRequired | nvme.DoNotRetry
 		}
 	default:
-		q.ctrl.seen.Store(true)
+		q.ctrl.alive.seen.Store(true)
 		if q.id != 0 && !q.ctrl.ready() {
 			return nvme.CommandSequenceError | nvme.DoNotRetry
 		}

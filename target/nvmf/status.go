@@ -208,7 +208,7 @@ func (c *controller) snapshot() ControllerStatus {
 	admin := c.queues[0]
 	st := ControllerStatus{
 		Subsystem: c.sub.cfg.NQN, ID: c.id, Host: c.host, HostID: c.hostID.String(), Transport: c.transport, Address: c.from,
-		Ready: c.status.Ready(), Proved: admin != nil && admin.auth != nil && admin.proved.Load(), TLS: c.tlsKey != "", KeepAlive: c.keepAlive, Since: c.since, Traffic: c.past,
+		Ready: c.status.Ready(), Proved: admin != nil && admin.auth != nil && admin.proved.Load(), TLS: c.tlsKey != "", KeepAlive: c.alive.timeout, Since: c.since, Traffic: c.past,
 		Connection: c.connection, TLSKey: c.tlsKey, Proofs: c.proofs.succeeded.Load(), FailedProofs: c.proofs.failed.Load(),
 	}
 	if how := c.proofs.last.Load(); how != nil {

@@ -13,16 +13,17 @@ import (
 func TestOneKeepAliveTimer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &controller{sub: &subsystem{}, zlog: zap.NewNop(), seat: &seat{at: &share{of: &shares{}}}}
+		c.alive.c = c
 		c.mu.Lock()
-		c.setKeepAliveLocked(time.Second)
+		c.alive.setLocked(time.Second)
 		c.mu.Unlock()
-		c.seen.Store(true)
+		c.alive.seen.Store(true)
 		c.mu.Lock()
 		time.Sleep(time.Second + keepAliveSlack) // the timer fires now, and finds the lock taken
-		c.setKeepAliveLocked(time.Second)
+		c.alive.setLocked(time.Second)
 		c.mu.Unlock()
 		synctest.Wait()
-		c.seen.Store(true)
+		c.alive.seen.Store(true)
 		time.Sleep(time.Second + keepAliveSlack + time.Millisecond)
 		synctest.Wait()
 		c.mu.Lock()

@@ -1,15 +1,15 @@
-// Package blockdev is the seam between the SCSI device server and the memory
-// or files that hold a volume.
+// Package blockdev is the seam between what serves a volume, over whichever wire, and
+// the memory or files that hold it.
 //
 // A [Device] does not copy: it lends memory. A read lease is a list of slices
 // that hold the data of a byte range; for a volume that is mapped (a file, a
-// raw device, RAM) these slices are the mapping itself, so that an RDMA Write
-// or a Data-In goes from the volume's own pages to the socket. A write lease
-// is a list of slices that the transport fills (RDMA Read, Data-Out) before
-// [Lease.Commit] makes them the content of the range.
+// raw device, RAM) these slices are the mapping itself, so that an RDMA Write,
+// a Data-In or a C2HData goes from the volume's own pages to the socket. A write
+// lease is a list of slices that the transport fills (RDMA Read, Data-Out, H2CData)
+// before [Lease.Commit] makes them the content of the range.
 //
-// Small, staged or comparing commands (immediate data, VERIFY, COMPARE AND
-// WRITE, WRITE SAME) use ReadAt and WriteAt, which are pread and pwrite on the
+// Small, staged or comparing commands (immediate and in-capsule data, VERIFY, COMPARE
+// AND WRITE, WRITE SAME) use ReadAt and WriteAt, which are pread and pwrite on the
 // backing file: Go code never touches a mapping, so a truncated or failing
 // file is an error of that command and never a SIGBUS.
 package blockdev
@@ -142,7 +142,7 @@ type Extent struct {
 	Data     bool // allocated; else a hole, which reads as zeroes
 }
 
-// Errors of devices. Each maps to one sense code in target/scsi.
+// Errors of devices. One table in target/scsi makes sense codes of them, one in target/nvmf status codes.
 var (
 	// ErrWouldBlock ends a call with NoWait that would have to wait: call again with
 	// Wait, on a goroutine that may. With Wait it means that there was no staging memory

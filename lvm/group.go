@@ -90,6 +90,10 @@ func (ds *Disks) Close() error {
 
 // Group is an open volume group.
 //
+// Sizes in extents are in those of the group (meta.VG.ExtentSize), and whole sizes, not
+// differences. why is the description that goes into the text of a commit, where vgcfgrestore
+// --list shows it.
+//
 // It has one lock, mu, which is held while the metadata is changed and devices are
 // switched to it. The parts below have none: the exported methods of Group take mu,
 // and whatever they call expects it. Operations that take long (pvmove, merge) give it

@@ -12,12 +12,12 @@ import (
 
 // CreateOptions describe a new linear or striped volume.
 type CreateOptions struct {
-	Name       string // "" picks lvol0, lvol1, ...
-	Extents    uint64
-	Stripes    int    // 0 and 1: linear
-	StripeSize uint64 // sectors; 0 is 64 KiB
-	Policy     string // allocation policy; "" inherits the group's
-	From       []vg.Range
+	Name       string     // "" picks lvol0, lvol1, ...
+	Extents    uint64     // made up to a multiple of Stripes
+	Stripes    int        // 0 and 1: linear
+	StripeSize uint64     // sectors; 0 is 64 KiB, or an extent if that is less
+	Policy     string     // allocation policy, see vg.Allocate; "" inherits the group's
+	From       []vg.Range // extents that may be used; nil: all
 	Tags       []string
 	ReadOnly   bool
 	NoZero     bool // leave the first 4 KiB as they are
@@ -25,6 +25,21 @@ type CreateOptions struct {
 
 // DefaultStripe is lvm2's default stripe size, sectors.
 const DefaultStripe = 128
+
+// stripeSize is the size of the stripes of a volume, sectors: as it was asked for, or as lvm2
+// chooses it for 0.
+func stripeSize(asked uint64, stripes int, extent uint64) (uint64, error) {
+	if asked == 0 {
+		if stripes < 2 {
+			return 0, nil
+		}
+		asked = min(DefaultStripe, extent)
+	}
+	if asked&(asked-1) != 0 || asked < 8 || asked > extent {
+		return 0, fmt.Errorf("stripe size of %d sectors: must be a power of two from 8 to the extent size of %d", asked, extent)
+	}
+	return asked, nil
+}
 
 // Create is lvcreate for linear and striped volumes.
 func (g *Group) Create(o CreateOptions, why string) error {
@@ -35,11 +50,8 @@ func (g *Group) Create(o CreateOptions, why string) error {
 	if err != nil {
 		return err
 	}
-	if o.StripeSize == 0 {
-		o.StripeSize = DefaultStripe
-	}
-	if o.StripeSize&(o.StripeSize-1) != 0 || o.StripeSize < 8 || o.StripeSize > next.ExtentSize {
-		return fmt.Errorf("stripe size of %d sectors: must be a power of two from 8 to the extent size of %d", o.StripeSize, next.ExtentSize)
+	if o.StripeSize, err = stripeSize(o.StripeSize, o.Stripes, next.ExtentSize); err != nil {
+		return err
 	}
 	n := uint64(max(o.Stripes, 1))
 	o.Extents = (o.Extents + n - 1) / n * n
@@ -130,7 +142,7 @@ func (g *Group) Extend(name string, extents uint64, policy string, stripes int, 
 }
 
 func extendSegments(next *meta.VG, lv *meta.LV, extents uint64, policy string, stripes int, from []vg.Range) error {
-	r := vg.Request{Policy: policy, From: from, After: lv, Stripes: stripes, StripeSize: DefaultStripe}
+	r := vg.Request{Policy: policy, From: from, After: lv, Stripes: stripes}
 	if policy == "" {
 		r.Policy = lv.Alloc
 	}
@@ -139,8 +151,12 @@ func extendSegments(next *meta.VG, lv *meta.LV, extents uint64, policy string, s
 		if stripes == 0 {
 			r.Stripes = len(last.Stripes)
 		}
-		if last.StripeSize != 0 {
-			r.StripeSize = last.StripeSize
+		r.StripeSize = last.StripeSize
+	}
+	if r.StripeSize == 0 {
+		var err error
+		if r.StripeSize, err = stripeSize(0, r.Stripes, next.ExtentSize); err != nil {
+			return err
 		}
 	}
 	n := uint64(max(r.Stripes, 1))

@@ -87,9 +87,6 @@ func (g *Group) createFor(s Spec) error {
 		if s.PoolSize == 0 {
 			return fmt.Errorf("thin pool %s/%s %w; create it with `iser-target lvm lvcreate -T`, or say pool_size", s.VG, s.Pool, vg.ErrNotFound)
 		}
-		if s.Stripes > 1 && stripe == 0 {
-			stripe = DefaultStripe
-		}
 		err := g.pools.createPool(PoolOptions{Name: s.Pool, Extents: extents(s.PoolSize), Stripes: s.Stripes, StripeSize: stripe, ErrorWhenFull: s.ErrorWhenFull}, why)
 		if err != nil {
 			return err

@@ -140,11 +140,11 @@ func (ss *snapshots) buildSnapshot(n *node, lv *meta.LV, seg *meta.Segment) erro
 // SnapshotOptions describe a classic snapshot.
 type SnapshotOptions struct {
 	Origin  string
-	Name    string
-	Extents uint64 // of the store
-	Chunk   int64  // bytes; 0 is 4096
-	Policy  string
-	From    []vg.Range
+	Name    string     // "" picks lvol0, lvol1, ...
+	Extents uint64     // of the store
+	Chunk   int64      // bytes; 0 is 4096
+	Policy  string     // as that of CreateOptions, like From
+	From    []vg.Range // where the store may lie
 	Tags    []string
 }
 

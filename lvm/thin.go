@@ -39,10 +39,10 @@ func (ps *thinPools) buildThin(n *node, lv *meta.LV, seg *meta.Segment) error {
 
 // ThinOptions describe a new thin volume.
 type ThinOptions struct {
-	Pool    string
-	Name    string
-	Extents uint64 // virtual size
-	Origin  string // a snapshot of this thin volume, of its size
+	Pool    string // a snapshot is in that of its origin
+	Name    string // "" picks lvol0, lvol1, ...
+	Extents uint64 // virtual size; a snapshot has that of its origin
+	Origin  string // a snapshot of this thin volume
 	Tags    []string
 	NoSkip  bool // do not set the activation skip flag that lvm2 gives thin snapshots
 }

@@ -51,18 +51,18 @@ func (ps *thinPools) buildPool(n *node, lv *meta.LV, seg *meta.Segment) error {
 
 // PoolOptions describe a new thin pool.
 type PoolOptions struct {
-	Name          string
-	Extents       uint64 // of the data volume
-	MetaExtents   uint64 // 0: as lvm2 chooses
-	Chunk         int64  // bytes; 0: as lvm2 chooses
-	NoZero        bool
-	Discards      string // "" is passdown
-	ErrorWhenFull bool
-	NoSpare       bool
-	Policy        string
-	From          []vg.Range
-	Stripes       int
-	StripeSize    uint64
+	Name          string     // "" picks lvol0, lvol1, ...
+	Extents       uint64     // of the data volume
+	MetaExtents   uint64     // 0: as lvm2 chooses
+	Chunk         int64      // bytes; 0: as lvm2 chooses
+	NoZero        bool       // chunks are not zeroed before a part of them is written
+	Discards      string     // ignore, nopassdown or passdown; "" is passdown
+	ErrorWhenFull bool       // writes to a full pool fail at once
+	NoSpare       bool       // no spare metadata volume for a repair
+	Policy        string     // as that of CreateOptions, like From
+	From          []vg.Range // where data and metadata may lie
+	Stripes       int        // of the data volume, as in CreateOptions
+	StripeSize    uint64     // sectors; 0 as there
 }
 
 // lvm2's limits for the metadata of a pool, bytes.
@@ -73,8 +73,9 @@ const (
 	metaPerChunk    = 64
 )
 
-// PoolGeometry is what lvm2 chooses: chunks of 64 KiB unless the metadata would
-// exceed 128 MiB, and 64 bytes of metadata for each chunk.
+// PoolGeometry is what lvm2 chooses for a pool of data bytes, in bytes: chunks of 64 KiB (or
+// of chunk, unless that is 0) unless the metadata would exceed 128 MiB, and 64 bytes of
+// metadata for each chunk.
 func PoolGeometry(data int64, chunk int64) (chunkSize, metadata int64) {
 	if chunk == 0 {
 		chunk = 64 << 10
@@ -113,7 +114,11 @@ func (ps *thinPools) createPool(o PoolOptions, why string) error {
 	if !slices.Contains([]string{"ignore", "nopassdown", "passdown"}, o.Discards) {
 		return fmt.Errorf("discards %q is none of ignore, nopassdown, passdown", o.Discards)
 	}
-	tdata, err := ps.part(next, pool.Name+"_tdata", vg.Request{Extents: o.Extents, Policy: o.Policy, From: o.From, Stripes: o.Stripes, StripeSize: o.StripeSize})
+	stripe, err := stripeSize(o.StripeSize, o.Stripes, next.ExtentSize)
+	if err != nil {
+		return err
+	}
+	tdata, err := ps.part(next, pool.Name+"_tdata", vg.Request{Extents: o.Extents, Policy: o.Policy, From: o.From, Stripes: o.Stripes, StripeSize: stripe})
 	if err != nil {
 		return err
 	}

@@ -228,9 +228,6 @@ func (a lvCreation) createPool(g *lvm.Group, o *lvcreateFlags, lv string, from [
 	if err != nil {
 		return err
 	}
-	if o.stripes > 1 && ss == 0 {
-		ss = lvm.DefaultStripe
-	}
 	p := lvm.PoolOptions{Name: name, Extents: n, Chunk: int64(chunk), NoZero: o.zero == "n", Discards: o.discards,
 		ErrorWhenFull: o.errorWhenFull == "y", NoSpare: o.spare == "n", Policy: o.alloc, From: from, Stripes: o.stripes, StripeSize: ss}
 	if o.metaSize != "" {

@@ -22,13 +22,13 @@ type SessionInfo struct {
 	RDMAExtensions    bool   `json:"rdma_extensions"`
 	InitialR2T        bool   `json:"initial_r2t"`
 	ImmediateData     bool   `json:"immediate_data"`
-	FirstBurstLength  uint32 `json:"first_burst_length"`
-	MaxBurstLength    uint32 `json:"max_burst_length"`
-	MaxRecvDataLength uint32 `json:"max_recv_data_segment_length"`
-	MaxXmitDataLength uint32 `json:"max_xmit_data_segment_length"`
+	FirstBurstLength  uint32 `json:"first_burst_length"`           // bytes, like the next three
+	MaxBurstLength    uint32 `json:"max_burst_length"`             // of one Data-In sequence or R2T
+	MaxRecvDataLength uint32 `json:"max_recv_data_segment_length"` // of one PDU to us
+	MaxXmitDataLength uint32 `json:"max_xmit_data_segment_length"` // of one PDU to the target
 	MaxOutstandingR2T uint32 `json:"max_outstanding_r2t"`
-	Time2Wait         uint32 `json:"default_time2wait"`
-	Time2Retain       uint32 `json:"default_time2retain"`
+	Time2Wait         uint32 `json:"default_time2wait"`   // seconds, like the next
+	Time2Retain       uint32 `json:"default_time2retain"` // that the target keeps tasks of a lost connection
 	ErrorRecovery     uint32 `json:"error_recovery_level"`
 	CommandWindow     int    `json:"command_window"` // commands that the target takes now
 	QueueDepth        int    `json:"queue_depth"`

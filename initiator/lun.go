@@ -266,10 +266,11 @@ func (l *LUN) Close() error {
 	return first
 }
 
-// Reset resets the logical unit.
+// Reset resets the logical unit: the commands of all initiators there are aborted.
 func (l *LUN) Reset(ctx context.Context) error { return l.path().ResetLUN(ctx, l.num) }
 
-// Cancel ends r before its time.
+// Cancel ends r before its time, with err; a command that is at the target is aborted. Done is
+// called as ever, also if r ends otherwise meanwhile, and perhaps within Cancel.
 func (l *LUN) Cancel(r *Request, err error) {
 	if q := stateOf(r); q.sess != nil {
 		q.sess.abandon(q, err)

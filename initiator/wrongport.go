@@ -12,14 +12,16 @@ import (
 // iSCSI over TCP and no RDMA start-up.
 type WrongProtocolError struct {
 	Address string // of the port
-	RoCE    bool   // that is what was asked for, not RDMA over TCP
+	RoCE    bool   // RoCE was asked for; else RDMA over TCP
 	// Err is how the port broke the start-up off; nil: it kept silent. A port that
 	// breaks off may speak iSER and have been short of something.
 	Err error
 }
 
+// Unwrap is Err.
 func (e *WrongProtocolError) Unwrap() error { return e.Err }
 
+// Error says what answers there, and what to use instead.
 func (e *WrongProtocolError) Error() string {
 	if e.RoCE {
 		why := "nothing answers over RoCE there"

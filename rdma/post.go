@@ -134,8 +134,8 @@ func (qp *QP) fillSend(e *verbs.WQE, wr *SendWR, n uint32) {
 	}
 }
 
-// PostSend queues work requests in order and transmits. On error the requests
-// before the refused one have been posted.
+// PostSend queues work requests in order and transmits. The error is that of Enqueue; the
+// requests before the refused one have been posted.
 func (qp *QP) PostSend(wrs ...SendWR) error {
 	var err error
 	for i := range wrs {
@@ -149,7 +149,9 @@ func (qp *QP) PostSend(wrs ...SendWR) error {
 
 // PostRecv adds buffers to the receive queue, in order. It may be called before
 // the connection and should be, so that no Send of the peer meets an empty queue,
-// which would end the connection. It never calls a CQ handler.
+// which would end the connection. It never calls a CQ handler. The error is ErrQueueFull or
+// ErrInvalid; the buffers before the refused one have been posted. A buffer that comes after
+// the end completes as flushed.
 func (qp *QP) PostRecv(wrs ...RecvWR) error {
 	if qp.cfg.SRQ != nil {
 		return invalid("the queue pair takes its buffers from a shared receive queue")

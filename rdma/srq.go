@@ -44,7 +44,8 @@ func (pd *PD) CreateSRQ(cfg SRQConfig) (*SRQ, error) {
 	return s, nil
 }
 
-// PostRecv adds buffers.
+// PostRecv adds buffers. The error is ErrQueueFull or ErrInvalid; those before the refused one
+// have been added.
 func (s *SRQ) PostRecv(wrs ...RecvWR) error {
 	s.Lock()
 	defer s.Unlock()

@@ -218,6 +218,23 @@ func checkLayout(r *report, key string, v *Volume) {
 // checkVolume checks the fields of one volume against its type: what it needs, and what
 // it cannot have.
 func (c *Config) checkVolume(r *report, key string, v *Volume) {
+	checkStore(r, key, v)
+	checkGeometry(r, key, v)
+	checkSettings(r, key, v)
+	if v.QoS.IOPS < 0 || v.QoS.Bandwidth < 0 || v.QoS.Burst < 0 || v.QoS.BurstIOPS < 0 {
+		r.add(key+".qos", "limits cannot be negative; 0 means no limit")
+	}
+	checkSnapshots(r, key+".snapshots", v)
+	if v.Fault.ErrorRate < 0 || v.Fault.ErrorRate > 1 {
+		r.add(key+".fault.error_rate", "%v is not a share between 0 and 1", v.Fault.ErrorRate)
+	}
+	if v.Fault.ReadDelay < 0 || v.Fault.WriteDelay < 0 {
+		r.add(key+".fault", "delays cannot be negative")
+	}
+}
+
+// checkStore checks what says where a volume is kept.
+func checkStore(r *report, key string, v *Volume) {
 	switch v.Type {
 	case VolumeFile:
 		need(r, key+".path", v.Path, "the file that holds the volume")
@@ -251,6 +268,10 @@ func (c *Config) checkVolume(r *report, key string, v *Volume) {
 	if v.Type != VolumeLVM && (v.VG != "" || v.LV != "" || len(v.Devices) > 0 || v.hasLayout()) {
 		r.add(key, "vg, lv, devices, stripes, stripe_size, pool, pool_size and error_when_full belong to type: lvm")
 	}
+}
+
+// checkGeometry checks the size of a volume and of its blocks.
+func checkGeometry(r *report, key string, v *Volume) {
 	if v.BlockSize != 512 && v.BlockSize != 4096 {
 		r.add(key+".block_size", "%s is not a block size we serve; expected 512B or 4096B", v.BlockSize)
 	} else {
@@ -264,6 +285,10 @@ func (c *Config) checkVolume(r *report, key string, v *Volume) {
 	if v.Size < 0 {
 		r.add(key+".size", "is negative")
 	}
+}
+
+// checkSettings checks settings that not every volume can have.
+func checkSettings(r *report, key string, v *Volume) {
 	oneOf(r, key+".placement", v.Placement, "direct", "verified")
 	if v.Placement == "verified" && v.ReadOnly {
 		r.add(key+".placement", "is about WRITEs, which a read-only volume refuses")
@@ -282,16 +307,6 @@ func (c *Config) checkVolume(r *report, key string, v *Volume) {
 	}
 	if v.ReadOnly && v.Create {
 		r.add(key+".read_only", "a volume that is created cannot be read-only")
-	}
-	if v.QoS.IOPS < 0 || v.QoS.Bandwidth < 0 || v.QoS.Burst < 0 || v.QoS.BurstIOPS < 0 {
-		r.add(key+".qos", "limits cannot be negative; 0 means no limit")
-	}
-	checkSnapshots(r, key+".snapshots", v)
-	if v.Fault.ErrorRate < 0 || v.Fault.ErrorRate > 1 {
-		r.add(key+".fault.error_rate", "%v is not a share between 0 and 1", v.Fault.ErrorRate)
-	}
-	if v.Fault.ReadDelay < 0 || v.Fault.WriteDelay < 0 {
-		r.add(key+".fault", "delays cannot be negative")
 	}
 }
 

@@ -129,48 +129,25 @@ func yesNo(b bool) string {
 	return "no"
 }
 
+// lines prints names and values in columns.
+type lines struct{ w io.Writer }
+
+func (l lines) line(name, format string, args ...any) {
+	fmt.Fprintf(l.w, "%-22s "+format+"\n", append([]any{name + ":"}, args...)...)
+}
+
 // print writes what is known of a volume, as text for people.
 func (r *report) print(w io.Writer) {
-	line := func(name, format string, args ...any) {
-		fmt.Fprintf(w, "%-22s "+format+"\n", append([]any{name + ":"}, args...)...)
-	}
-	id, v, s, lim := &r.Identity, &r.Volume, r.Session, &r.Limits
-	line("volume", "%s", r.URL)
-	if id.Vendor != "" {
-		line("vendor, product", "%s %s %s", id.Vendor, id.Product, id.Revision)
-		line("serial", "%s", id.Serial)
-	}
-	for _, d := range id.Designators {
-		line("identifier", "%s", d)
-	}
-	var pages []string
-	for _, p := range id.VPDPages {
-		pages = append(pages, fmt.Sprintf("%02x", p))
-	}
-	if len(pages) > 0 {
-		line("VPD pages", "%s", strings.Join(pages, " "))
-	}
-	line("size", "%s (%d bytes)", humanize.IBytes(uint64(v.Size)), v.Size)
-	line("block size", "%d logical, %d physical", v.BlockSize, v.PhysBlockSize)
-	line("read-only", "%s", yesNo(v.ReadOnly))
-	line("write cache", "%s", yesNo(v.WriteCache))
-	discard := yesNo(v.Discard)
-	if v.Discard {
-		if v.DiscardAlign > 0 {
-			discard += fmt.Sprintf(", granularity %s", humanize.IBytes(uint64(v.DiscardAlign)))
-		}
-		if v.ZeroesOnTrim {
-			discard += ", reads zeroes afterwards"
-		}
-	}
-	line("thin", "%s", yesNo(v.Thin))
-	line("discard", "%s", discard)
-	line("longest command", "%s", humanize.IBytes(uint64(lim.MaxTransfer)))
-	if lim.MaxCompareAndWrite > 0 {
-		line("compare and write", "up to %s", humanize.IBytes(uint64(lim.MaxCompareAndWrite)))
+	l := lines{w}
+	l.line("volume", "%s", r.URL)
+	r.Identity.print(l)
+	r.Volume.print(l)
+	l.line("longest command", "%s", humanize.IBytes(uint64(r.Limits.MaxTransfer)))
+	if r.Limits.MaxCompareAndWrite > 0 {
+		l.line("compare and write", "up to %s", humanize.IBytes(uint64(r.Limits.MaxCompareAndWrite)))
 	}
 	if len(r.LUNs) > 0 {
-		line("LUNs of the target", "%s", strings.Trim(fmt.Sprint(r.LUNs), "[]"))
+		l.line("LUNs of the target", "%s", strings.Trim(fmt.Sprint(r.LUNs), "[]"))
 	}
 	for _, p := range r.Paths {
 		state := p.State
@@ -180,27 +157,65 @@ func (r *report) print(w io.Writer) {
 		if p.Reason != "" {
 			state += ": " + p.Reason
 		}
-		line("path", "%s %s", p.URL, state)
+		l.line("path", "%s %s", p.URL, state)
 	}
 	if n := r.Namespace; n != nil {
-		line("namespaces", "%s", strings.Trim(fmt.Sprint(n.All), "[]"))
-		line("controller", "%s", n.Controller)
-		line("queue depth", "%d", n.QueueDepth)
+		l.line("namespaces", "%s", strings.Trim(fmt.Sprint(n.All), "[]"))
+		l.line("controller", "%s", n.Controller)
+		l.line("queue depth", "%d", n.QueueDepth)
 	}
-	if s == nil {
-		return
+	if r.Session != nil {
+		printSession(l, r.Session)
 	}
-	line("transport", "%s", s.Transport)
-	line("portal", "%s, portal group %d", s.Portal, s.PortalGroup)
-	line("initiator", "%s, ISID %s, TSIH %d", s.InitiatorName, s.ISID, s.TSIH)
+}
+
+func (id *identity) print(l lines) {
+	if id.Vendor != "" {
+		l.line("vendor, product", "%s %s %s", id.Vendor, id.Product, id.Revision)
+		l.line("serial", "%s", id.Serial)
+	}
+	for _, d := range id.Designators {
+		l.line("identifier", "%s", d)
+	}
+	var pages []string
+	for _, p := range id.VPDPages {
+		pages = append(pages, fmt.Sprintf("%02x", p))
+	}
+	if len(pages) > 0 {
+		l.line("VPD pages", "%s", strings.Join(pages, " "))
+	}
+}
+
+func (v *volume) print(l lines) {
+	l.line("size", "%s (%d bytes)", humanize.IBytes(uint64(v.Size)), v.Size)
+	l.line("block size", "%d logical, %d physical", v.BlockSize, v.PhysBlockSize)
+	l.line("read-only", "%s", yesNo(v.ReadOnly))
+	l.line("write cache", "%s", yesNo(v.WriteCache))
+	discard := yesNo(v.Discard)
+	if v.Discard {
+		if v.DiscardAlign > 0 {
+			discard += fmt.Sprintf(", granularity %s", humanize.IBytes(uint64(v.DiscardAlign)))
+		}
+		if v.ZeroesOnTrim {
+			discard += ", reads zeroes afterwards"
+		}
+	}
+	l.line("thin", "%s", yesNo(v.Thin))
+	l.line("discard", "%s", discard)
+}
+
+func printSession(l lines, s *initiator.SessionInfo) {
+	l.line("transport", "%s", s.Transport)
+	l.line("portal", "%s, portal group %d", s.Portal, s.PortalGroup)
+	l.line("initiator", "%s, ISID %s, TSIH %d", s.InitiatorName, s.ISID, s.TSIH)
 	if s.AuthUser != "" {
-		line("authenticated as", "%s", s.AuthUser)
+		l.line("authenticated as", "%s", s.AuthUser)
 	}
-	line("window, queue depth", "%d, %d", s.CommandWindow, s.QueueDepth)
-	line("immediate data", "%s", yesNo(s.ImmediateData))
-	line("InitialR2T", "%s", yesNo(s.InitialR2T))
-	line("burst lengths", "first %d, max %d", s.FirstBurstLength, s.MaxBurstLength)
-	line("data segments", "receive %d, send %d", s.MaxRecvDataLength, s.MaxXmitDataLength)
-	line("digests", "header %s, data %s", s.HeaderDigest, s.DataDigest)
-	line("RDMA extensions", "%s", yesNo(s.RDMAExtensions))
+	l.line("window, queue depth", "%d, %d", s.CommandWindow, s.QueueDepth)
+	l.line("immediate data", "%s", yesNo(s.ImmediateData))
+	l.line("InitialR2T", "%s", yesNo(s.InitialR2T))
+	l.line("burst lengths", "first %d, max %d", s.FirstBurstLength, s.MaxBurstLength)
+	l.line("data segments", "receive %d, send %d", s.MaxRecvDataLength, s.MaxXmitDataLength)
+	l.line("digests", "header %s, data %s", s.HeaderDigest, s.DataDigest)
+	l.line("RDMA extensions", "%s", yesNo(s.RDMAExtensions))
 }

@@ -280,54 +280,14 @@ func (r *rping) serveOne(ctx context.Context, dev *rdma.Device, req *rdma.ConnRe
 	}
 	info := e.qp.Info()
 	r.connected(&info)
-	buf := make([]byte, r.size)
+	s := rpingServer{r: r, e: e, msg: msg, post: post, buf: make([]byte, r.size)}
 	pings := 0
-	err = func() error {
-		for {
-			where, n, err := rpingWhere(ctx, e, msg, post)
-			if err != nil {
-				return err
-			}
-			if n > len(buf) {
-				buf = make([]byte, n)
-			}
-			text := buf[:n]
-			if err := e.qp.PostSend(rdma.SendWR{Op: rdma.OpRead, Flags: rdma.FlagSignaled, SGL: e.sgl(text), Remote: where}); err != nil {
-				return err
-			}
-			for {
-				wc, err := e.next(ctx)
-				if err != nil {
-					return err
-				}
-				if wc.Opcode == rdma.WCRead {
-					break
-				}
-			}
-			if i := bytes.IndexByte(text, 0); i >= 0 {
-				text = text[:i+1]
-			}
-			if r.verbose {
-				r.printf("server ping data: %s\n", bytes.TrimSuffix(text, []byte{0}))
-			}
-			ack := make([]byte, rpingMsgLen)
-			if err := e.qp.PostSend(rdma.SendWR{Op: rdma.OpSend, Flags: rdma.FlagInline, SGL: e.sgl(ack)}); err != nil {
-				return err
-			}
-			if where, n, err = rpingWhere(ctx, e, msg, post); err != nil {
-				return err
-			}
-			if n < len(text) {
-				return fmt.Errorf("the client takes %d bytes back, sent %d", n, len(text))
-			}
-			if err := e.qp.PostSend(
-				rdma.SendWR{Op: rdma.OpWrite, SGL: e.sgl(text), Remote: where},
-				rdma.SendWR{Op: rdma.OpSend, Flags: rdma.FlagInline, SGL: e.sgl(ack)}); err != nil {
-				return err
-			}
-			pings++
+	for {
+		if err = s.ping(ctx); err != nil {
+			break
 		}
-	}()
+		pings++
+	}
 	r.mu.Lock()
 	r.sum.Connections++
 	r.sum.Pings += pings
@@ -337,6 +297,67 @@ func (r *rping) serveOne(ctx context.Context, dev *rdma.Device, req *rdma.ConnRe
 		return nil // the client has gone, as it should
 	}
 	return err
+}
+
+// rpingServer answers the pings of one client.
+type rpingServer struct {
+	r    *rping
+	e    *endpoint
+	msg  []byte       // the receive buffer
+	post func() error // posts it
+	buf  []byte       // the data of the last ping
+}
+
+// ping answers one.
+func (s *rpingServer) ping(ctx context.Context) error {
+	where, n, err := rpingWhere(ctx, s.e, s.msg, s.post)
+	if err != nil {
+		return err
+	}
+	text, err := s.fetch(ctx, where, n)
+	if err != nil {
+		return err
+	}
+	if s.r.verbose {
+		s.r.printf("server ping data: %s\n", bytes.TrimSuffix(text, []byte{0}))
+	}
+	ack := make([]byte, rpingMsgLen)
+	if err := s.e.qp.PostSend(rdma.SendWR{Op: rdma.OpSend, Flags: rdma.FlagInline, SGL: s.e.sgl(ack)}); err != nil {
+		return err
+	}
+	if where, n, err = rpingWhere(ctx, s.e, s.msg, s.post); err != nil {
+		return err
+	}
+	if n < len(text) {
+		return fmt.Errorf("the client takes %d bytes back, sent %d", n, len(text))
+	}
+	return s.e.qp.PostSend(
+		rdma.SendWR{Op: rdma.OpWrite, SGL: s.e.sgl(text), Remote: where},
+		rdma.SendWR{Op: rdma.OpSend, Flags: rdma.FlagInline, SGL: s.e.sgl(ack)})
+}
+
+// fetch reads the data of a ping, n bytes of the client's memory; it ends with its first zero.
+func (s *rpingServer) fetch(ctx context.Context, from rdma.RemoteAddr, n int) ([]byte, error) {
+	if n > len(s.buf) {
+		s.buf = make([]byte, n)
+	}
+	text := s.buf[:n]
+	if err := s.e.qp.PostSend(rdma.SendWR{Op: rdma.OpRead, Flags: rdma.FlagSignaled, SGL: s.e.sgl(text), Remote: from}); err != nil {
+		return nil, err
+	}
+	for {
+		wc, err := s.e.next(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if wc.Opcode == rdma.WCRead {
+			break
+		}
+	}
+	if i := bytes.IndexByte(text, 0); i >= 0 {
+		text = text[:i+1]
+	}
+	return text, nil
 }
 
 // rpingWhere waits for a message that says where memory of the client is.

@@ -47,53 +47,17 @@ func hostilePeers(ctx context.Context, r *run) (string, error) {
 }
 
 // attack runs all attackers until every one has attacked n times and as many honest
-// initiators have come and gone.
+// initiators have come and gone, beside loads over every wire.
 func (r *run) attack(ctx context.Context, t *targetProcess, n int) (logins int, err error) {
-	var loads []load
-	var writers []*process
-	for i, scheme := range allWires {
-		l := load{scheme: scheme, addr: t.at(scheme), ledger: filepath.Join(r.dir, scheme+".hostile.ledger"), at: i * 4 << 20, size: 4 << 20, block: 4096, depth: 4, seed: 1}
-		p, err := r.start("iser-initiator", l.args("--do-verify=0", "--time-based", "--runtime=600", "--rate-iops=125")...)
-		if err != nil {
-			return 0, err
-		}
-		defer p.kill()
-		loads, writers = append(loads, l), append(writers, p)
-	}
-	for i, l := range loads {
-		if err := l.wrote(ctx, writers[i], 3); err != nil {
-			return 0, err
-		}
+	ws, err := r.startWriters(ctx, t)
+	defer ws.kill()
+	if err != nil {
+		return 0, err
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var wg sync.WaitGroup
-	for i, a := range attackers {
-		seed := r.rnd.Uint64()
-		wg.Go(func() {
-			for k := range n {
-				if err := newPeer(ctx.Done(), t.addr, seed+uint64(k)).attack(&a.assault); err != nil && ctx.Err() == nil {
-					// The target has refused or ended it, which is its right; that it
-					// cannot be reached any more is not.
-					if c, err := net.Dial("tcp", t.addr); err == nil {
-						c.Close()
-					} else {
-						cancel(fmt.Errorf("attacker %d, %s: %w", i, a.name, err))
-					}
-				}
-			}
-		})
-	}
-	for _, a := range roceAttackers {
-		seed := r.rnd.Uint64()
-		wg.Go(func() {
-			for k := range n {
-				if err := a.attack(ctx, t.roce, seed+uint64(k)); err != nil && ctx.Err() == nil {
-					cancel(fmt.Errorf("attacker over RoCE, %s: %w", a.name, err))
-				}
-			}
-		})
-	}
+	r.startAttackers(ctx, cancel, &wg, t, n)
 	attacked := make(chan struct{})
 	go func() { wg.Wait(); close(attacked) }()
 	ended := func() bool {
@@ -121,23 +85,91 @@ func (r *run) attack(ctx context.Context, t *targetProcess, n int) (logins int, 
 	if ctx.Err() != nil {
 		return logins, context.Cause(ctx)
 	}
-	for i, l := range loads {
-		p := writers[i]
+	return logins, r.endWriters(ctx, t, ws)
+}
+
+// writer is a load and the process that makes it.
+type writer struct {
+	load
+	p *process
+}
+
+type writers []writer
+
+func (ws writers) kill() {
+	for _, w := range ws {
+		w.p.kill()
+	}
+}
+
+// startWriters begins a load over every wire, and waits until each has written. With an
+// error too there may be some.
+func (r *run) startWriters(ctx context.Context, t *targetProcess) (ws writers, err error) {
+	for i, scheme := range allWires {
+		l := load{scheme: scheme, addr: t.at(scheme), ledger: filepath.Join(r.dir, scheme+".hostile.ledger"), at: i * 4 << 20, size: 4 << 20, block: 4096, depth: 4, seed: 1}
+		p, err := r.start("iser-initiator", l.args("--do-verify=0", "--time-based", "--runtime=600", "--rate-iops=125")...)
+		if err != nil {
+			return ws, err
+		}
+		ws = append(ws, writer{l, p})
+	}
+	for _, w := range ws {
+		if err := w.wrote(ctx, w.p, 3); err != nil {
+			return ws, err
+		}
+	}
+	return ws, nil
+}
+
+// endWriters ends loads that must be running still, and verifies what they have written.
+func (r *run) endWriters(ctx context.Context, t *targetProcess, ws writers) error {
+	for _, w := range ws {
 		select {
-		case <-p.done:
-			return logins, fmt.Errorf("the load over %s beside the attackers ended: %v\n%s", l.scheme, p.err, p.tail())
+		case <-w.p.done:
+			return fmt.Errorf("the load over %s beside the attackers ended: %v\n%s", w.scheme, w.p.err, w.p.tail())
 		case <-t.done:
-			return logins, fmt.Errorf("the target ended: %v\n%s", t.err, t.tail())
+			return fmt.Errorf("the target ended: %v\n%s", t.err, t.tail())
 		default:
 		}
-		p.kill()
+		w.p.kill()
 	}
-	for _, l := range loads {
-		if err := r.verify(ctx, l); err != nil {
-			return logins, fmt.Errorf("the load over %s beside the attackers: %w", l.scheme, err)
+	for _, w := range ws {
+		if err := r.verify(ctx, w.load); err != nil {
+			return fmt.Errorf("the load over %s beside the attackers: %w", w.scheme, err)
 		}
 	}
-	return logins, nil
+	return nil
+}
+
+// startAttackers has every attacker attack n times; cancel is told if the target cannot be
+// reached any more.
+func (r *run) startAttackers(ctx context.Context, cancel context.CancelCauseFunc, wg *sync.WaitGroup, t *targetProcess, n int) {
+	for i, a := range attackers {
+		seed := r.rnd.Uint64()
+		wg.Go(func() {
+			for k := range n {
+				if err := newPeer(ctx.Done(), t.addr, seed+uint64(k)).attack(&a.assault); err != nil && ctx.Err() == nil {
+					// The target has refused or ended it, which is its right; that it
+					// cannot be reached any more is not.
+					if c, err := net.Dial("tcp", t.addr); err == nil {
+						c.Close()
+					} else {
+						cancel(fmt.Errorf("attacker %d, %s: %w", i, a.name, err))
+					}
+				}
+			}
+		})
+	}
+	for _, a := range roceAttackers {
+		seed := r.rnd.Uint64()
+		wg.Go(func() {
+			for k := range n {
+				if err := a.attack(ctx, t.roce, seed+uint64(k)); err != nil && ctx.Err() == nil {
+					cancel(fmt.Errorf("attacker over RoCE, %s: %w", a.name, err))
+				}
+			}
+		})
+	}
 }
 
 // volume is what initiators of iSCSI and hosts of NVMe have in common.

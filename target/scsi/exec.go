@@ -10,36 +10,23 @@ import (
 // without waiting. It ends with Port.Respond, now or later.
 func (d *Device) Execute(t *Task) {
 	t.reset(d)
-	size := spc.CDBLen(t.CDB)
-	if size > len(t.CDB) {
-		size = 0
-	}
-	t.CDB = t.CDB[:size]
-	n, ok := spc.DecodeLUN(t.LUN)
+	t.trimCDB()
 	var i *itl
-	if ok {
+	if n, ok := spc.DecodeLUN(t.LUN); ok {
 		i = t.Nexus.itls.Load().find(n)
 	}
-	if i == nil {
+	if i == nil || !i.lu.place.Use() {
 		d.executeNoLU(t)
 		return
 	}
 	lu := i.lu
-	if !lu.place.Use() {
-		d.executeNoLU(t)
-		return
-	}
 	t.itl, t.lu = i, lu
 	var c *command
-	if size > 0 {
+	if len(t.CDB) > 0 {
 		c = d.table.find(t.CDB)
 	}
 	if c == nil || c.offered != nil && !c.offered(lu) {
-		if c == nil && size > 0 && d.table.family(t.CDB[0], lu) {
-			t.badCDB(1) // the operation code exists, its service action does not
-		} else {
-			t.illegal(spc.ASCInvalidOpcode)
-		}
+		d.executeUnknown(t, c)
 		return
 	}
 	t.op = c
@@ -80,6 +67,15 @@ func (d *Device) Execute(t *Task) {
 	if lu.vol.Admit(&t.Op) {
 		t.enable()
 	}
+}
+
+// trimCDB cuts the CDB to the length that its operation code says, 0 if it is shorter.
+func (t *Task) trimCDB() {
+	size := spc.CDBLen(t.CDB)
+	if size > len(t.CDB) {
+		size = 0
+	}
+	t.CDB = t.CDB[:size]
 }
 
 // orders are how task attributes order commands; TaskAttr ACA has been refused.
@@ -188,6 +184,16 @@ func lengthField(n int) int {
 		return 28
 	}
 	return 10
+}
+
+// executeUnknown refuses a command that the unit does not offer; c is its row, nil if there is
+// none.
+func (d *Device) executeUnknown(t *Task, c *command) {
+	if c == nil && len(t.CDB) > 0 && d.table.family(t.CDB[0], t.lu) {
+		t.badCDB(1) // the operation code exists, its service action does not
+		return
+	}
+	t.illegal(spc.ASCInvalidOpcode)
 }
 
 // executeNoLU answers for a LUN that names no logical unit (SPC-4 §4.6.4,

@@ -8,6 +8,7 @@
 package file
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -65,12 +66,8 @@ func Open(cfg Config) (*Device, error) {
 // open opens or creates the file, locks it, and puts the backing volume on it. What
 // fails leaves no file that it has created.
 func open(cfg Config) (_ *Device, err error) {
-	if cfg.BlockSize == 0 {
-		cfg.BlockSize = 512
-	}
-	if cfg.PhysBlockSize == 0 {
-		cfg.PhysBlockSize = max(4096, cfg.BlockSize)
-	}
+	cfg.BlockSize = cmp.Or(cfg.BlockSize, 512)
+	cfg.PhysBlockSize = cmp.Or(cfg.PhysBlockSize, max(4096, cfg.BlockSize))
 	if cfg.Opened != nil {
 		return goOn(cfg)
 	}
@@ -98,12 +95,8 @@ func open(cfg Config) (_ *Device, err error) {
 	}
 	follow := cfg.Size == 0
 	if follow {
-		cfg.Size = st.Size &^ int64(cfg.BlockSize-1)
-		switch {
-		case cfg.Size == 0 && st.Size > 0:
-			return nil, fmt.Errorf("the file has %d bytes, which is less than a block of %d; state a size to give it more", st.Size, cfg.BlockSize)
-		case cfg.Size == 0:
-			return nil, errors.New("the file is empty; state a size to give it one")
+		if cfg.Size, err = sizeOf(st.Size, cfg.BlockSize); err != nil {
+			return nil, err
 		}
 	}
 	if err := blockdev.CheckGeometry(cfg.Size, cfg.BlockSize, cfg.PhysBlockSize); err != nil {
@@ -117,12 +110,9 @@ func open(cfg Config) (_ *Device, err error) {
 			return nil, err
 		}
 	}
-	path, err := filepath.Abs(cfg.Path)
+	path, err := realPath(cfg.Path)
 	if err != nil {
 		return nil, err
-	}
-	if real, err := filepath.EvalSymlinks(path); err == nil {
-		path = real
 	}
 	// The volume has a descriptor of its own: that of f has a finalizer. A
 	// duplicate shares the lock.
@@ -136,6 +126,30 @@ func open(cfg Config) (_ *Device, err error) {
 	}
 	f.Close()
 	return v, nil
+}
+
+// sizeOf is the size of the volume in a file of n bytes: its whole blocks.
+func sizeOf(n int64, block int) (int64, error) {
+	size := n &^ int64(block-1)
+	switch {
+	case size > 0:
+		return size, nil
+	case n > 0:
+		return 0, fmt.Errorf("the file has %d bytes, which is less than a block of %d; state a size to give it more", n, block)
+	}
+	return 0, errors.New("the file is empty; state a size to give it one")
+}
+
+// realPath is an absolute path without links, as far as that can be found out.
+func realPath(name string) (string, error) {
+	path, err := filepath.Abs(name)
+	if err != nil {
+		return "", err
+	}
+	if real, err := filepath.EvalSymlinks(path); err == nil {
+		path = real
+	}
+	return path, nil
 }
 
 // goOn opens what another process has open.

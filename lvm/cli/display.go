@@ -139,8 +139,8 @@ func (d *displayer) line(width int, name, format string, args ...any) {
 
 // displayLV prints a logical volume as lvdisplay does.
 func (d *displayer) displayLV(r *row) {
-	line := func(name, format string, args ...any) { d.line(22, name, format, args...) }
-	v, lv, es := r.x.VG, r.lv, r.x.VG.ExtentSize*512
+	line := d.lvLine
+	v, lv := r.x.VG, r.lv
 	pool, thin := segment(lv, meta.ThinPool), segment(lv, meta.Thin)
 	_, snap := v.SnapshotSegment(lv.Name)
 	d.say("--- Logical volume ---")
@@ -174,19 +174,45 @@ func (d *displayer) displayLV(r *row) {
 		line("LV Pool metadata", "%s", pool.Metadata)
 		line("LV Pool data", "%s", pool.Pool)
 	}
-	if r.live.known {
-		status, open := "NOT available", 0
-		if r.live.active {
-			status = "available"
-		}
-		if r.live.open {
-			open = 1
-		}
-		line("LV Status", "%s", status)
-		if r.live.active {
-			line("# open", "%d", open)
-		}
+	d.displayUse(r)
+	d.displaySize(r)
+	line("Segments", "%d", len(lv.Segments))
+	line("Allocation", "%s", findField("lv_allocation_policy", "lv").str(r))
+	ahead := "auto"
+	if n, ok := readAhead(r); ok {
+		ahead = fmt.Sprint(n / 512)
 	}
+	line("Read ahead sectors", "%s", ahead)
+	d.say(" ")
+	if d.o.maps {
+		d.mapLV(r)
+	}
+}
+
+func (d *displayer) lvLine(name, format string, args ...any) { d.line(22, name, format, args...) }
+
+// displayUse prints whether a volume is in use, where that is known.
+func (d *displayer) displayUse(r *row) {
+	if !r.live.known {
+		return
+	}
+	status, open := "NOT available", 0
+	if r.live.active {
+		status = "available"
+	}
+	if r.live.open {
+		open = 1
+	}
+	d.lvLine("LV Status", "%s", status)
+	if r.live.active {
+		d.lvLine("# open", "%d", open)
+	}
+}
+
+// displaySize prints the size of a volume, and how full its store or its pool is.
+func (d *displayer) displaySize(r *row) {
+	line, lv, es := d.lvLine, r.lv, r.x.VG.ExtentSize*512
+	_, snap := r.x.VG.SnapshotSegment(lv.Name)
 	extents := lv.Extents()
 	if snap != nil {
 		extents = snap.Count
@@ -201,23 +227,15 @@ func (d *displayer) displayLV(r *row) {
 		}
 		line("Snapshot chunk size", "%s", d.size(snap.ChunkSize*512))
 	}
-	if pool != nil && r.live.data != nil {
+	if r.live.data == nil {
+		return
+	}
+	if segment(lv, meta.ThinPool) != nil {
 		line("Allocated pool data", "%s%%", pct(r.live.data))
 		line("Allocated metadata", "%s%%", pct(r.live.meta))
 	}
-	if thin != nil && r.live.data != nil {
+	if segment(lv, meta.Thin) != nil {
 		line("Mapped size", "%s%%", pct(r.live.data))
-	}
-	line("Segments", "%d", len(lv.Segments))
-	line("Allocation", "%s", findField("lv_allocation_policy", "lv").str(r))
-	ahead := "auto"
-	if n, ok := readAhead(r); ok {
-		ahead = fmt.Sprint(n / 512)
-	}
-	line("Read ahead sectors", "%s", ahead)
-	d.say(" ")
-	if d.o.maps {
-		d.mapLV(r)
 	}
 }
 
@@ -230,10 +248,10 @@ func (d *displayer) displaySource(r *row) {
 			continue
 		}
 		if name != "" {
-			d.line(22, name, "source of")
+			d.lvLine(name, "source of")
 			name = ""
 		}
-		d.line(22, "", "%s [%s]", lv.Name, activeWord(live.of(lv, v)))
+		d.lvLine("", "%s [%s]", lv.Name, activeWord(live.of(lv, v)))
 	}
 }
 

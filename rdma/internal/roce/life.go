@@ -133,3 +133,30 @@ func (b *base) endedLocked(err error) {
 	}
 	b.FailLocked(err)
 }
+
+// part tells the manager and the owner that the connection is over.
+func (b *base) part() {
+	b.Mu.Lock()
+	conn, err := b.conn, b.Err
+	b.Mu.Unlock()
+	if conn != nil {
+		_ = conn.Disconnect() // the peer may have said so before us
+		conn.Forget()
+	}
+	b.Owner().Ended(err)
+}
+
+// flushUnlock completes what is left in the queues, releases Mu, and tells everybody that this
+// was the end.
+func (b *base) flushUnlock() {
+	b.FlushSendsLocked()
+	var r verbs.RecvBuf
+	b.FlushRecvsLocked(&r)
+	hook := b.SetState(verbs.StateError)
+	b.Mu.Unlock()
+	hook()
+	b.SendCQ.Dispatch()
+	b.RecvCQ.Dispatch()
+	b.Owner().Event(verbs.EventDisconnected)
+	close(b.Done)
+}

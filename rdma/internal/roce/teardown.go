@@ -4,7 +4,6 @@ import (
 	"errors"
 
 	"softiser/rdma/internal/roce/rc"
-	"softiser/rdma/internal/verbs"
 )
 
 // drainedLocked says whether the handshake of a graceful end is to begin.
@@ -53,26 +52,12 @@ func (qp *QP) teardown() {
 	qp.req.Leave()
 	qp.port.ways.leave(qp.peer)
 	qp.stopClosingLocked()
-	conn, err := qp.conn, qp.Err
 	qp.Mu.Unlock()
-	if conn != nil {
-		_ = conn.Disconnect() // the peer may have said so before us
-		conn.Forget()
-	}
-	qp.Owner().Ended(err)
+	qp.part()
 
 	qp.Mu.Lock()
 	qp.resp.Flush()
 	qp.publishLocked()
 	qp.tellEndLocked()
-	qp.FlushSendsLocked()
-	var b verbs.RecvBuf
-	qp.FlushRecvsLocked(&b)
-	hook := qp.SetState(verbs.StateError)
-	qp.Mu.Unlock()
-	hook()
-	qp.SendCQ.Dispatch()
-	qp.RecvCQ.Dispatch()
-	qp.Owner().Event(verbs.EventDisconnected)
-	close(qp.Done)
+	qp.flushUnlock()
 }

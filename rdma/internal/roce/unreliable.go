@@ -162,31 +162,18 @@ func (u *Unreliable) teardown() {
 	u.port.Detach(u.Num)
 	u.Mu.Lock()
 	u.stopClosingLocked()
-	conn, err, groups := u.conn, u.Err, u.groups
+	groups := u.groups
 	u.groups = nil
 	u.Mu.Unlock()
 	for _, g := range groups {
 		u.port.DetachGroup(g, u.Num)
 	}
-	if conn != nil {
-		_ = conn.Disconnect() // the peer may have said so before us
-		conn.Forget()
-	}
-	u.Owner().Ended(err)
+	u.part()
 
 	u.Mu.Lock()
 	u.m.flush()
 	u.publishLocked()
-	u.FlushSendsLocked()
-	var b verbs.RecvBuf
-	u.FlushRecvsLocked(&b)
-	hook := u.SetState(verbs.StateError)
-	u.Mu.Unlock()
-	hook()
-	u.SendCQ.Dispatch()
-	u.RecvCQ.Dispatch()
-	u.Owner().Event(verbs.EventDisconnected)
-	close(u.Done)
+	u.flushUnlock()
 }
 
 // startLocked makes the queue pair ready to send and receive. begin must follow.

@@ -42,11 +42,8 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	callerr.Tree(cmd) // now: the completion command keeps the output of its making
 	complete(cmd)
 	err := cmd.ExecuteContext(ctx)
-	if lost := out.Err(); lost != nil {
-		lost = fmt.Errorf("standard output: %w; not all of the answer has been written", lost)
-		if err == nil || errors.Is(err, errReported) {
-			err = lost
-		}
+	if lost := out.Err(); lost != nil && (err == nil || errors.Is(err, errReported)) {
+		err = lost
 	}
 	switch {
 	case err == nil || errors.Is(err, errReported):

@@ -81,7 +81,6 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	complete(root)
 	cmd, err := root.ExecuteContextC(ctx)
 	if lost := out.Err(); lost != nil && cmd.Name() != serveName { // whose banner is a courtesy
-		lost = fmt.Errorf("standard output: %w; not all of the answer has been written", lost)
 		err = errors.Join(err, lost)
 	}
 	if err == nil {

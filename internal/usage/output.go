@@ -1,6 +1,7 @@
 package usage
 
 import (
+	"fmt"
 	"io"
 	"sync"
 )
@@ -26,9 +27,13 @@ func (o *Output) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Err returns the first error of a Write.
+// Err is what a command ends with of which something could not be written to the standard
+// output; nil: all of it was.
 func (o *Output) Err() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.err
+	if o.err == nil {
+		return nil
+	}
+	return fmt.Errorf("standard output: %w; not all of the answer has been written", o.err)
 }

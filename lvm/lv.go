@@ -141,6 +141,8 @@ func (g *Group) Extend(name string, extents uint64, policy string, stripes int, 
 	return g.act.grow(next, lv, extents, policy, stripes, from, why)
 }
 
+// extendSegments allocates what lv, of next, lacks of extents in all: with as many stripes as
+// its last segment has, and of their size, unless stripes says otherwise.
 func extendSegments(next *meta.VG, lv *meta.LV, extents uint64, policy string, stripes int, from []vg.Range) error {
 	r := vg.Request{Policy: policy, From: from, After: lv, Stripes: stripes}
 	if policy == "" {

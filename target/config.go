@@ -15,21 +15,35 @@ import (
 // DefaultPort is the registered port of iSCSI (RFC 7143 §4.2.7.1) and of iSER.
 const DefaultPort = portal.DefaultPort
 
-// What listens, and what its packages define, under the names that a program needs.
+// What a configuration consists of, from the packages that define it.
 type (
-	Portal       = portal.Config
+	// Portal is one listening address, on which every protocol answers that is not switched off.
+	Portal = portal.Config
+	// Certificates are what a portal has for TLS, inside which iSCSI is spoken.
 	Certificates = portal.Certificates
-	CRCMode      = rdma.CRCMode
+	// CRCMode is what a portal asks of the CRC of iWARP.
+	CRCMode = rdma.CRCMode
+	// ZerocopyMode says when a portal sends long payloads by MSG_ZEROCOPY.
 	ZerocopyMode = rdma.ZerocopyMode
 
-	Target        = iscsi.Target
-	LUN           = iscsi.LUN
-	Redirect      = iscsi.Redirect
-	RemotePortal  = iscsi.RemotePortal
-	Auth          = iscsi.Auth
-	Credential    = iscsi.Credential
-	Rule          = iscsi.Rule
-	ACL           = iscsi.ACL
+	// Target is one iSCSI target node.
+	Target = iscsi.Target
+	// LUN is a volume at a number of a target. The volume stays the caller's: it is flushed, but
+	// not closed, by Shutdown, RemoveTarget and RemoveLUN.
+	LUN = iscsi.LUN
+	// Redirect tells an initiator that a target is elsewhere.
+	Redirect = iscsi.Redirect
+	// RemotePortal is a portal of another node.
+	RemotePortal = iscsi.RemotePortal
+	// Auth says what an initiator must prove, and what the target proves in return.
+	Auth = iscsi.Auth
+	// Credential is a CHAP name and secret.
+	Credential = iscsi.Credential
+	// Rule lets an initiator in when every part that is set matches.
+	Rule = iscsi.Rule
+	// ACL is a list of rules, of which an initiator must match one; nil admits everybody, an empty one nobody.
+	ACL = iscsi.ACL
+	// SessionParams are the target's side of the negotiation (RFC 7143 §13).
 	SessionParams = iscsi.SessionParams
 )
 

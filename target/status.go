@@ -112,15 +112,23 @@ type StagingStatus struct {
 	Limit    int64 `json:"limit_bytes"`
 }
 
-// What the parts of a Status are.
+// Parts of a Status, from the packages that define them.
 type (
-	PortalStatus     = portal.Status
-	TargetStatus     = iscsi.TargetStatus
-	LUNStatus        = iscsi.LUNStatus
+	// PortalStatus is the state of a listening address.
+	PortalStatus = portal.Status
+	// TargetStatus is the state of an iSCSI target.
+	TargetStatus = iscsi.TargetStatus
+	// LUNStatus is the state of a logical unit.
+	LUNStatus = iscsi.LUNStatus
+	// ConnectionStatus is one connection of a session.
 	ConnectionStatus = iscsi.ConnectionStatus
-	SessionStatus    = iscsi.SessionStatus
-	SubsystemStatus  = nvmf.SubsystemStatus
-	NamespaceStatus  = nvmf.NamespaceStatus
+	// SessionStatus is the state of a session.
+	SessionStatus = iscsi.SessionStatus
+	// SubsystemStatus is the state of an NVMe subsystem.
+	SubsystemStatus = nvmf.SubsystemStatus
+	// NamespaceStatus is the state of a namespace.
+	NamespaceStatus = nvmf.NamespaceStatus
+	// ControllerStatus is the association of an NVMe host.
 	ControllerStatus = nvmf.ControllerStatus
 )
 

@@ -102,6 +102,22 @@ func prepare(kind guest.Kind) (*guest.Image, error) {
 	return guest.Prepare(kind, guest.CacheDir(), func(s string) { fmt.Fprintln(os.Stderr, s) })
 }
 
+// imagesOf prepares the guests that the cases want.
+func imagesOf(cases []Case) (map[guest.Kind]*guest.Image, error) {
+	images := map[guest.Kind]*guest.Image{}
+	for _, c := range cases {
+		k := c.kind()
+		if images[k] != nil {
+			continue
+		}
+		var err error
+		if images[k], err = prepare(k); err != nil {
+			return nil, err
+		}
+	}
+	return images, nil
+}
+
 // merge has docs/INTEROP.md say what an earlier run, whole or not, has come to.
 func merge(args []string) int {
 	fl := flag.NewFlagSet("merge", flag.ContinueOnError)
@@ -156,18 +172,14 @@ func run(ctx context.Context, args []string) int {
 		}
 	}
 	todo := slices.DeleteFunc(slices.Clone(selected), func(c Case) bool { return rec.passed(c.Name) })
-	images := map[guest.Kind]*guest.Image{}
-	for _, c := range selected {
-		if images[c.kind()] != nil {
-			continue
-		}
-		if images[c.kind()], err = prepare(c.kind()); err != nil {
-			fmt.Fprintln(os.Stderr, "interop:", err)
-			if errors.Is(err, guest.ErrNoQEMU) {
-				return 3
-			}
-			return 1
-		}
+	images, err := imagesOf(selected)
+	switch {
+	case errors.Is(err, guest.ErrNoQEMU):
+		fmt.Fprintln(os.Stderr, "interop:", err)
+		return 3
+	case err != nil:
+		fmt.Fprintln(os.Stderr, "interop:", err)
+		return 1
 	}
 	h, err := newHarness(images, *out, *bin, *keep, *again)
 	if err != nil {

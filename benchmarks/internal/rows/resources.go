@@ -33,8 +33,7 @@ func single(id, title, metric string, want float64, c Contender) Row {
 
 // memoryRow: resident memory of the target per session.
 func memoryRow() Row {
-	const idleSessions, busySessions, depth = 1024, 16, 128
-	r := Row{
+	return Row{
 		Row: result.Row{
 			ID: "memory", Title: "target memory per session", Metrics: []string{result.Bytes},
 			Ratios: []result.Ratio{
@@ -42,77 +41,85 @@ func memoryRow() Row {
 				{Name: "memory per session at queue depth 128, without data in flight", Num: "queue depth 128", Metric: result.Bytes, Op: "<=", Want: 2 << 20},
 			},
 		},
-		Place: proc.Free, Reps: 3, More: 2 * time.Second,
+		Contenders: []Contender{{Name: "idle", Measure: idleMemory}, {Name: "queue depth 128", Measure: busyMemory}},
+		Place:      proc.Free, Reps: 3, More: 2 * time.Second,
 	}
-	// Each contender has a target of its own, fresh: what an earlier load has
-	// left in pools would hide what this one needs.
-	rss := func(s *peers.Server) (float64, error) {
-		n, err := proc.Status(s.PIDs()[0], "RssAnon")
-		return float64(n), err
+}
+
+// idleMemory is the memory of each of many sessions that do nothing.
+func idleMemory(ctx context.Context, st *Stage) (result.Values, error) {
+	const sessions = 1024
+	s, before, err := freshTarget(ctx, st)
+	if s != nil {
+		defer s.Close()
 	}
-	fresh := func(ctx context.Context, st *Stage) (*peers.Server, float64, error) {
-		s, err := st.newTarget(peers.TargetConfig{})
-		if err != nil {
-			return nil, 0, err
-		}
-		// One session comes and goes first: what is made once is not counted.
+	if err != nil {
+		return nil, err
+	}
+	for range sessions {
 		l, err := dial(ctx, s.URL, nil)
-		if err != nil {
-			return s, 0, err
-		}
-		l.Close()
-		time.Sleep(200 * time.Millisecond)
-		n, err := rss(s)
-		return s, n, err
-	}
-	idle := Contender{Name: "idle", Measure: func(ctx context.Context, st *Stage) (result.Values, error) {
-		s, before, err := fresh(ctx, st)
-		if s != nil {
-			defer s.Close()
-		}
 		if err != nil {
 			return nil, err
 		}
-		for range idleSessions {
-			l, err := dial(ctx, s.URL, nil)
+		defer l.Close()
+	}
+	time.Sleep(time.Second)
+	after, err := anonymous(s)
+	return result.Values{result.Bytes: max(0, after-before) / sessions}, err
+}
+
+// busyMemory is the most memory of each of a few sessions that read, less what they have in flight.
+func busyMemory(ctx context.Context, st *Stage) (result.Values, error) {
+	const sessions, depth = 16, 128
+	s, before, err := freshTarget(ctx, st)
+	if s != nil {
+		defer s.Close()
+	}
+	if err != nil {
+		return nil, err
+	}
+	done := make(chan error, 1)
+	go func() {
+		_, err := st.Bench(ctx, s, s.URL, peers.Load{RW: "randread", BS: "4k", Depth: depth, Jobs: sessions})
+		done <- err
+	}()
+	peak := before
+	for {
+		select {
+		case err := <-done:
+			return result.Values{result.Bytes: max(0, (peak-before)/sessions-depth*4096)}, err
+		case <-time.After(50 * time.Millisecond):
+			now, err := anonymous(s)
 			if err != nil {
 				return nil, err
 			}
-			defer l.Close()
+			peak = max(peak, now)
 		}
-		time.Sleep(time.Second)
-		after, err := rss(s)
-		return result.Values{result.Bytes: max(0, after-before) / idleSessions}, err
-	}}
-	busy := Contender{Name: "queue depth 128", Measure: func(ctx context.Context, st *Stage) (result.Values, error) {
-		s, before, err := fresh(ctx, st)
-		if s != nil {
-			defer s.Close()
-		}
-		if err != nil {
-			return nil, err
-		}
-		done := make(chan error, 1)
-		go func() {
-			_, err := st.Bench(ctx, s, s.URL, peers.Load{RW: "randread", BS: "4k", Depth: depth, Jobs: busySessions})
-			done <- err
-		}()
-		peak := before
-		for {
-			select {
-			case err := <-done:
-				return result.Values{result.Bytes: max(0, (peak-before)/busySessions-depth*4096)}, err
-			case <-time.After(50 * time.Millisecond):
-				now, err := rss(s)
-				if err != nil {
-					return nil, err
-				}
-				peak = max(peak, now)
-			}
-		}
-	}}
-	r.Contenders = []Contender{idle, busy}
-	return r
+	}
+}
+
+// freshTarget is a target of its own, and its memory: what an earlier load has left in pools
+// would hide what this one needs. With an error too there may be one.
+func freshTarget(ctx context.Context, st *Stage) (*peers.Server, float64, error) {
+	s, err := st.newTarget(peers.TargetConfig{})
+	if err != nil {
+		return nil, 0, err
+	}
+	// One session comes and goes first: what is made once is not counted.
+	l, err := dial(ctx, s.URL, nil)
+	if err != nil {
+		return s, 0, err
+	}
+	l.Close()
+	time.Sleep(200 * time.Millisecond)
+	n, err := anonymous(s)
+	return s, n, err
+}
+
+// anonymous is the resident memory of a target that is no file's, bytes.
+func anonymous(s *peers.Server) (float64, error) {
+	n, err := proc.Status(s.PIDs()[0], "RssAnon")
+	return float64(n), err
 }
 
 // dial opens a session from this process; mod may change its configuration.

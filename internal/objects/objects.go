@@ -7,12 +7,15 @@ package objects
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
 	"os"
 	"strings"
+	"sync/atomic"
+	"time"
 
 	"github.com/minio/minio-go/v7"
 	"github.com/minio/minio-go/v7/pkg/credentials"
@@ -111,13 +114,17 @@ func Open(ctx context.Context, name string) (io.ReadCloser, error) {
 	return &reader{o, p}, nil
 }
 
+// uploadKey is the metadata of an object that tells which upload has made it. ETags do not: those
+// of equal parts are equal, and with some encryptions they are no checksums.
+const uploadKey = "Softiser-Upload"
+
 // Writer is an object that is written. The store has it, or has replaced the one of that name,
 // once End(nil) has succeeded, and has nothing before.
 type Writer struct {
-	name string
-	p    *place
-	pw   *io.PipeWriter
-	done chan error
+	name  string
+	pw    *io.PipeWriter
+	whole atomic.Bool // End(nil) has been called: the object may have been completed
+	done  chan error
 }
 
 // Create begins to write an object. ctx is good for all of it. The Writer has to be ended.
@@ -129,18 +136,40 @@ func create(ctx context.Context, name string, part uint64) (*Writer, error) {
 		return nil, err
 	}
 	pr, pw := io.Pipe()
-	w := &Writer{name: name, p: p, pw: pw, done: make(chan error, 1)}
+	w := &Writer{name: name, pw: pw, done: make(chan error, 1)}
+	upload := rand.Text()
 	go func() {
 		// With an MD5 of each part, which every store checks; newer checksums and chunks that
 		// are signed not every one knows.
 		_, err := p.client.PutObject(ctx, p.bucket, p.key, pr, -1, minio.PutObjectOptions{
 			PartSize: part, NumThreads: 1, ContentType: "application/octet-stream", SendContentMd5: true, DisableContentSha256: true,
+			UserMetadata: map[string]string{uploadKey: upload},
 		})
+		if err != nil && w.whole.Load() {
+			err = p.completed(ctx, upload, err)
+		}
 		pr.CloseWithError(err) // whoever still writes is told
 		p.transport.CloseIdleConnections()
 		w.done <- err
 	}()
 	return w, nil
+}
+
+// completed looks whether the store has the object of an upload whose end has failed: the answer to
+// CompleteMultipartUpload may have been lost, and a repetition finds no such upload. It has been
+// aborted since, so that what is not there does not come any more.
+func (p *place) completed(ctx context.Context, upload string, failed error) error {
+	// Of an upload that is interrupted here the truth is wanted, too.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+	defer cancel()
+	o, err := p.client.StatObject(ctx, p.bucket, p.key, minio.StatObjectOptions{})
+	switch {
+	case err == nil && o.UserMetadata[uploadKey] == upload:
+		return nil
+	case err != nil && minio.ToErrorResponse(err).Code != minio.NoSuchKey:
+		return fmt.Errorf("%w (whether the store has the object all the same is not known: %w)", failed, err)
+	}
+	return failed // there is none, or another one
 }
 
 // Write implements io.Writer.
@@ -156,6 +185,7 @@ func (w *Writer) Write(b []byte) (int, error) {
 // error returned.
 func (w *Writer) End(err error) error {
 	if err == nil {
+		w.whole.Store(true)
 		w.pw.Close()
 	} else {
 		// Not err itself: were it io.EOF or io.ErrUnexpectedEOF, what there is would be taken for all.

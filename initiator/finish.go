@@ -28,7 +28,7 @@ func (s *Session) endTask(t *task, err error) {
 	if err != nil {
 		s.stop(r, err)
 	} else if r.cached() {
-		r.lun.epoch.Load().Wrote()
+		r.lun.epoch.Load().Wrote(r.Flusher)
 	}
 	if r.parts > 0 || r.state != reqRunning {
 		return

@@ -99,7 +99,7 @@ type Attachment struct {
 
 	unix, tcp *handover.Listener // tcp is nil without Options.TCP
 	ublk      *ublk.Device       // nil: there is none
-	client    *blockio.Flusher   // whose flushes come from the ublk device
+	client    *blockio.Flusher   // whose requests come from the ublk device
 	closing   sync.Once
 	closed    error // what closing the volume has said
 	giving    giving

@@ -60,12 +60,12 @@ type handedUblk struct {
 	Told uint32 `json:"told"` // losses of a cache of which flushes from the device have been told
 }
 
-// client is whose flushes come from the device: the one who was it in the process before, if that has told.
+// client is whose requests come from the device: the one who was it in the process before, if that has told.
 func (u *handedUblk) client(lun LUN) *blockio.Flusher {
 	if u == nil {
 		return lun.NewFlusher()
 	}
-	return blockio.ResumeFlusher(u.Told)
+	return lun.NewFlusher().Resume(u.Told)
 }
 
 // goesOn reports whether there is something that nobody has to log in for.

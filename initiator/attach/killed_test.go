@@ -39,7 +39,7 @@ func TestKilledAndCacheLost(t *testing.T) {
 	}
 	expect("the cache is as it was", one, false)
 	expect("it was lost after the process", two, true)
-	path.Wrote()
+	path.Wrote(nil)
 	path, _ = path.Look(two)
 	expect("it was lost before that, and nobody had been told", two, true)
 	f := path.Begin(a.client)

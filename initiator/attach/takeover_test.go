@@ -284,7 +284,7 @@ func TestTakeoverOfUblkClient(t *testing.T) {
 	flush := func(e *blockio.Epoch, f *blockio.Flusher) error { b := e.Begin(f); return b.End(true) }
 	e, other := a.nexus.Cache.Enter(lives[0]), a.nexus.Cache.NewFlusher()
 	a.client = a.nexus.Cache.NewFlusher()
-	e.Wrote()
+	e.Wrote(nil)
 	e, lost := e.Look(lives[1])
 	if err := flush(e, other); !lost || !errors.Is(err, blockio.ErrCacheLost) {
 		t.Fatalf("lost %v, the other user's flush: %v", lost, err)

@@ -23,6 +23,16 @@ type Cache struct {
 	mu     sync.Mutex // guards the rest; a leaf
 	losses uint32     // times that a cache was lost with something in it
 	epochs []*Epoch   // those of paths, and those that hold something
+	users  map[*Flusher]struct{}
+	missed missed
+}
+
+// missed is what users have ended without being told of: somebody who begins later may be one
+// of them, who comes again and asks for what it has written to be made durable.
+type missed struct {
+	any   bool
+	told  uint32 // losses that each of them knew of
+	times uint32 // that something was missed
 }
 
 // Epoch is one life of one cache.
@@ -31,6 +41,7 @@ type Epoch struct {
 	account *Cache
 	written atomic.Uint64 // commands acknowledged that wrote into the cache
 	safe    uint64        // of written: durable, or given up as lost; guarded by account.mu
+	left    uint64        // of written, when a user ended whose part no flush had covered; guarded by account.mu
 	paths   int           // that lead to it now; guarded by account.mu
 }
 
@@ -38,14 +49,68 @@ type Epoch struct {
 // clients of an NBD server. A loss of the target's cache fails one flush of each of
 // them, because what one of them was told no other one knows. Requests name it; those
 // that do not are all of one user.
-type Flusher struct{ told atomic.Uint32 } // of the volume's losses
+type Flusher struct {
+	account *Cache        // nil: a user of none
+	told    atomic.Uint32 // of the volume's losses
+	written atomic.Uint64 // its commands that were acknowledged and wrote into a cache
+	safe    uint64        // of written: what a flush of its own has covered, or was told as lost; guarded by account.mu
+	heir    uint32        // missed.times, when it began; 0: it has not taken over what others had missed
+}
 
-// NewFlusher returns a user who begins now. What somebody has been told of before
-// does not concern it.
+// NewFlusher returns a user who begins now. What somebody has been told of before does not
+// concern it, unless somebody else has not, who may have lost something: it may be the same
+// program over another connection. The user has to be ended.
 func (c *Cache) NewFlusher() *Flusher {
-	f := new(Flusher)
-	f.told.Store(c.told.Load())
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	told := c.told.Load()
+	for u := range c.users {
+		if u.holds() {
+			told = min(told, u.told.Load())
+		}
+	}
+	f := &Flusher{account: c}
+	if c.missed.any {
+		told, f.heir = min(told, c.missed.told), c.missed.times
+	}
+	f.told.Store(told)
+	if c.users == nil {
+		c.users = map[*Flusher]struct{}{}
+	}
+	c.users[f] = struct{}{}
 	return f
+}
+
+// holds reports whether the user has written what no flush of its own has covered. The caller
+// holds account.mu.
+func (f *Flusher) holds() bool { return f.written.Load() != f.safe }
+
+// End takes a user away who asks for nothing any more.
+func (f *Flusher) End() {
+	if f == nil || f.account == nil {
+		return
+	}
+	c := f.account
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.users, f)
+	if !f.holds() {
+		return
+	}
+	if told := f.told.Load(); told != c.losses {
+		c.miss(told)
+	}
+	for _, e := range c.epochs {
+		e.left = e.written.Load()
+	}
+}
+
+// miss enters that a user who knew of so many losses has ended.
+func (c *Cache) miss(told uint32) {
+	if c.missed.any {
+		told = min(told, c.missed.told)
+	}
+	c.missed = missed{any: true, told: told, times: c.missed.times + 1}
 }
 
 // Told is how many losses the user has been told of.
@@ -56,10 +121,12 @@ func (f *Flusher) Told() uint32 {
 	return f.told.Load()
 }
 
-// ResumeFlusher returns a user who has been told of so many losses, in another process.
-func ResumeFlusher(told uint32) *Flusher {
-	f := new(Flusher)
+// Resume makes a new user one who has been told of so many losses in another process, and may
+// have written there.
+func (f *Flusher) Resume(told uint32) *Flusher {
 	f.told.Store(told)
+	f.written.Store(1)
+	f.heir = 0 // it is no new one
 	return f
 }
 
@@ -68,12 +135,14 @@ type CarriedCache struct {
 	Told   uint32         `json:"told"`
 	Losses uint32         `json:"losses"`
 	Epochs []CarriedEpoch `json:"epochs,omitempty"`
+	Missed *uint32        `json:"missed,omitempty"` // losses that users knew of who have ended and have lost something since
 }
 
 // CarriedEpoch is what a cache holds in one of its lives.
 type CarriedEpoch struct {
 	ID   [16]byte `json:"id"`
-	Held uint64   `json:"held"` // commands that no flush has made durable
+	Held uint64   `json:"held"`           // commands that no flush has made durable
+	Left bool     `json:"left,omitempty"` // some of them are those of users who have ended
 }
 
 // Carry returns what the account says.
@@ -82,7 +151,10 @@ func (c *Cache) Carry() CarriedCache {
 	defer c.mu.Unlock()
 	k := CarriedCache{Told: c.told.Load(), Losses: c.losses}
 	for _, e := range c.epochs {
-		k.Epochs = append(k.Epochs, CarriedEpoch{e.id, e.written.Load() - e.safe})
+		k.Epochs = append(k.Epochs, CarriedEpoch{e.id, e.written.Load() - e.safe, e.left > e.safe})
+	}
+	if told := c.missed.told; c.missed.any {
+		k.Missed = &told
 	}
 	return k
 }
@@ -95,7 +167,13 @@ func ResumeCache(k CarriedCache) *Cache {
 	for _, x := range k.Epochs {
 		e := &Epoch{id: x.ID, account: c}
 		e.written.Store(x.Held)
+		if x.Left {
+			e.left = x.Held
+		}
 		c.epochs = append(c.epochs, e)
+	}
+	if k.Missed != nil {
+		c.miss(*k.Missed)
 	}
 	return c
 }
@@ -111,8 +189,7 @@ func (c *Cache) Only(e *Epoch) (lost bool) {
 		case o.Tells():
 			lost = o.drop() || lost
 		default:
-			e.written.Add(o.written.Load() - o.safe)
-			o.safe = o.written.Load()
+			o.pour(e)
 		}
 	}
 	c.epochs = slices.DeleteFunc(c.epochs, func(o *Epoch) bool { return o.paths == 0 && o.written.Load() == o.safe })
@@ -164,18 +241,33 @@ func (e *Epoch) Look(id [16]byte) (now *Epoch, lost bool) {
 	if now = c.enter(id); e.id != [16]byte{} {
 		lost = e.drop()
 	} else {
-		now.written.Add(e.written.Load() - e.safe)
-		e.safe = e.written.Load()
+		e.pour(now)
 	}
 	e.leave()
 	return now, lost
 }
 
+// pour has into hold what e does.
+func (e *Epoch) pour(into *Epoch) {
+	n := e.written.Load()
+	into.written.Add(n - e.safe)
+	if e.left > e.safe {
+		into.left = into.written.Load()
+	}
+	e.safe = n
+}
+
 // Tells reports whether the target tells epochs.
 func (e *Epoch) Tells() bool { return e.id != [16]byte{} }
 
-// Wrote enters a command that has been acknowledged and that wrote into the cache.
-func (e *Epoch) Wrote() { e.written.Add(1) }
+// Wrote enters a command of f, who may be nil, that has been acknowledged and that wrote into
+// the cache.
+func (e *Epoch) Wrote(f *Flusher) {
+	e.written.Add(1)
+	if f != nil {
+		f.written.Add(1)
+	}
+}
 
 // Lost enters that the cache has lost what was in it, and reports whether that was
 // anything.
@@ -191,6 +283,9 @@ func (e *Epoch) drop() bool {
 	if n == e.safe {
 		return false
 	}
+	if e.left > e.safe {
+		e.account.miss(e.account.losses)
+	}
 	e.safe = n
 	e.account.losses++
 	return true
@@ -202,11 +297,15 @@ type Flush struct {
 	user   *Flusher
 	told   uint32 // the losses that its user knew of when it began
 	covers uint64 // epoch.written, when it began
+	own    uint64 // user.written, when it began
 }
 
 // Begin enters a flush of f, who may be nil.
 func (e *Epoch) Begin(f *Flusher) Flush {
 	b := Flush{epoch: e, user: f, covers: e.written.Load()}
+	if f != nil {
+		b.own = f.written.Load()
+	}
 	b.told = b.knows().Load()
 	return b
 }
@@ -229,10 +328,19 @@ func (b *Flush) End(whole bool) error {
 	if b.told != c.losses {
 		b.knows().Store(c.losses)
 		c.told.Store(c.losses)
+		if f := b.user; f != nil {
+			f.safe = max(f.safe, b.own)
+			if f.heir == c.missed.times {
+				c.missed.any = false
+			}
+		}
 		return ErrCacheLost
 	}
 	if whole {
 		b.epoch.safe = max(b.epoch.safe, b.covers)
+		if f := b.user; f != nil && !c.elsewhere(b.epoch) {
+			f.safe = max(f.safe, b.own)
+		}
 	}
 	return nil
 }
@@ -251,6 +359,10 @@ func (b *Flush) Cover() {
 func (c *Cache) Elsewhere(e *Epoch) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	return c.elsewhere(e)
+}
+
+func (c *Cache) elsewhere(e *Epoch) bool {
 	return slices.ContainsFunc(c.epochs, func(o *Epoch) bool { return o != e && o.written.Load() != o.safe })
 }
 

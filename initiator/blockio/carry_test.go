@@ -13,8 +13,8 @@ func TestCarriedCache(t *testing.T) {
 	held := func(now [16]byte) (*Cache, *Epoch, bool) {
 		c := new(Cache)
 		e := c.Enter(a)
-		e.Wrote()
-		e.Wrote()
+		e.Wrote(nil)
+		e.Wrote(nil)
 		n := ResumeCache(c.Carry())
 		f := n.Enter(now)
 		return n, f, n.Only(f)
@@ -27,19 +27,19 @@ func TestCarriedCache(t *testing.T) {
 	if c, e, lost := held(b); !lost || len(c.epochs) != 1 {
 		t.Errorf("another epoch: lost %v, %d epochs", lost, len(c.epochs))
 	} else {
-		old := ResumeFlusher(0)
+		old := new(Flusher)
 		f := e.Begin(old)
 		if err := f.End(true); !errors.Is(err, ErrCacheLost) {
 			t.Errorf("the first flush: %v", err)
 		}
-		f = e.Begin(ResumeFlusher(old.Told()))
+		f = e.Begin(new(Flusher).Resume(old.Told()))
 		if err := f.End(true); err != nil {
 			t.Errorf("the second flush, in yet another process: %v", err)
 		}
 	}
 	// A target that has begun to tell has lost nothing by that.
 	c := new(Cache)
-	c.Enter([16]byte{}).Wrote()
+	c.Enter([16]byte{}).Wrote(nil)
 	n := ResumeCache(c.Carry())
 	if e := n.Enter(b); n.Only(e) || e.written.Load() != 1 || len(n.epochs) != 1 {
 		t.Errorf("%d, %d epochs", e.written.Load(), len(n.epochs))

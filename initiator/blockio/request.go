@@ -55,7 +55,7 @@ type Request struct {
 	CDB     []byte   // OpCDB, 6 to 260 bytes; sense and unit attentions go to the caller
 	SQE     []byte   // OpSQE, 64 bytes: the submission queue entry, whose identifiers and data pointer are the volume's
 	UserTag uint64   // the caller's
-	Flusher *Flusher // OpFlush: who asks, where the volume has several users
+	Flusher *Flusher // who asks, where the volume has several users
 }
 
 // Set makes r the operation that to describes, and keeps what makes the next use of r

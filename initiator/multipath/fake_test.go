@@ -120,7 +120,7 @@ func (p *fakePath) complete(r *blockio.Request) {
 	switch r.Op {
 	case blockio.OpWrite:
 		p.st.blocks[r.Off] = binary.LittleEndian.Uint64(r.Buf)
-		p.epoch.Wrote()
+		p.epoch.Wrote(r.Flusher)
 	case blockio.OpRead:
 		binary.LittleEndian.PutUint64(r.Buf, p.st.blocks[r.Off])
 	case blockio.OpFlush:

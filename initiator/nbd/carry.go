@@ -265,11 +265,15 @@ func (s *Server) Prepare(k *Carried) (_ *Prepared, err error) {
 		}
 	}()
 	var clients []*blockio.Flusher
-	for _, told := range k.Clients {
-		clients = append(clients, blockio.ResumeFlusher(told))
+	for range k.Clients {
+		clients = append(clients, nil)
 	}
 	for i := range k.Conns {
-		c, err := s.restore(&k.Conns[i], clients[k.Conns[i].Client])
+		x := &k.Conns[i]
+		if clients[x.Client] == nil {
+			clients[x.Client] = s.export(x.Export).LUN.NewFlusher().Resume(k.Clients[x.Client])
+		}
+		c, err := s.restore(x, clients[x.Client])
 		if err != nil {
 			return nil, fmt.Errorf("nbd: connection %d: %w", i, err)
 		}

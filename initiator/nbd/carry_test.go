@@ -376,7 +376,7 @@ func TestCarriedClients(t *testing.T) {
 	c.do(0, CmdFlush, 0, 0, nil)
 	rested(t, a)
 	for _, x := range a.connList() {
-		x.client = blockio.ResumeFlusher(41)
+		x.client = new(blockio.Flusher).Resume(41)
 	}
 	over(t, a, b)
 	c.do(0, CmdFlush, 0, 0, nil)

@@ -25,7 +25,7 @@ type conn struct {
 	exp    *Export
 	agreed agreed
 	block  int
-	client *blockio.Flusher // whose flushes come here
+	client *blockio.Flusher // whose requests come here
 
 	rd    reader
 	yield yielding

@@ -174,14 +174,14 @@ func (c *conn) start(s *slot) {
 	r, in := &s.req, &s.in
 	r.Off, r.Len, r.Buf = int64(in.off), int64(in.n), nil
 	r.FUA = in.flags&cmdFUA != 0
-	r.MayUnmap, r.NoData, r.Flusher = false, false, nil
+	r.MayUnmap, r.NoData, r.Flusher = false, false, c.client
 	switch in.cmd {
 	case CmdRead:
 		r.Op, r.Buf, r.FUA = blockio.OpRead, s.buf[:in.n], false
 	case CmdWrite:
 		r.Op, r.Buf = blockio.OpWrite, s.buf[:in.n]
 	case CmdFlush:
-		r.Op, r.Off, r.Len, r.FUA, r.Flusher = blockio.OpFlush, 0, 0, false, c.client
+		r.Op, r.Off, r.Len, r.FUA = blockio.OpFlush, 0, 0, false
 	case CmdTrim:
 		r.Op = blockio.OpDiscard
 		bs := int64(c.block)

@@ -194,8 +194,14 @@ func (s *Server) run(c *conn) error {
 	s.mu.Unlock()
 	err := c.run()
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	delete(s.conns, c)
-	s.mu.Unlock()
+	for o := range s.conns {
+		if o.client == c.client { // it has connections yet
+			return err
+		}
+	}
+	c.client.End()
 	return err
 }
 

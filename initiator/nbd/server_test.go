@@ -593,7 +593,7 @@ func TestDrainWaitsForTheSocket(t *testing.T) {
 	<-over
 }
 
-// TestFlushesAreTheClients: each client is told of a lost cache himself; the kernel is one
+// TestFlushesAreTheClients: each client is told of a lost cache himself, and what it has written counts as its; the kernel is one
 // client, whatever number of connections it has.
 func TestFlushesAreTheClients(t *testing.T) {
 	l := newMemLUN(t, 1<<20)
@@ -604,8 +604,8 @@ func TestFlushesAreTheClients(t *testing.T) {
 		defer mu.Unlock()
 		if r.Op == blockio.OpFlush {
 			flushes = append(flushes, r.Flusher)
-		} else if r.Flusher != nil {
-			t.Errorf("operation %d is a flush of somebody", r.Op)
+		} else if r.Flusher == nil {
+			t.Errorf("operation %d is nobody's", r.Op)
 		}
 		return nil
 	}
@@ -651,5 +651,74 @@ func TestFlushesAreTheClients(t *testing.T) {
 	}
 	if got, want := taken(), []*blockio.Flusher{kernel, kernel}; !slices.Equal(got, want) {
 		t.Errorf("flushes of %p, want %p", got, want)
+	}
+}
+
+// cacheLUN keeps account of a cache of its target's.
+type cacheLUN struct {
+	*memLUN
+	account blockio.Cache
+}
+
+func (l *cacheLUN) NewFlusher() *blockio.Flusher { return l.account.NewFlusher() }
+
+// A client whose connection ends before a loss is told of it over the next one, although somebody
+// else has been told meanwhile; the kernel's connections are those of one client, which has not
+// gone while there is one.
+func TestClientThatComesAgain(t *testing.T) {
+	for _, kernel := range []bool{false, true} {
+		l := &cacheLUN{memLUN: newMemLUN(t, 1<<20)}
+		epoch := l.account.Enter([16]byte{1})
+		l.hook = func(r *blockio.Request) error {
+			switch r.Op {
+			case blockio.OpWrite:
+				epoch.Wrote(r.Flusher)
+			case blockio.OpFlush:
+				b := epoch.Begin(r.Flusher)
+				return b.End(true)
+			}
+			return nil
+		}
+		s, path := serveUnix(t, Config{Exports: []*Export{{Name: "vol", LUN: l}}})
+		flush := func(c *client) uint32 { return c.do(0, CmdFlush, 0, 0, nil).errno }
+		var first, second *client
+		if kernel {
+			user := l.NewFlusher()
+			for _, c := range []**client{&first, &second} {
+				ours, theirs := socketPair(t)
+				done := make(chan error, 1)
+				go func() { done <- s.ServeKernel(theirs, s.exports[0], user) }()
+				t.Cleanup(func() { ours.Close(); <-done })
+				*c = &client{t: t, nc: ours}
+				(*c).do(0, CmdRead, 0, 512, nil) // it is served
+			}
+		} else {
+			first = connect(t, path, "vol")
+		}
+		other := connect(t, path, "vol")
+		if r := first.do(0, CmdWrite, 0, 512, make([]byte, 512)); r.errno != 0 {
+			t.Fatalf("write: %d", r.errno)
+		}
+		left := len(s.connList()) - 1
+		first.nc.Close()
+		await.True(t, "the connection has ended", func() bool { return len(s.connList()) == left })
+		now, lost := epoch.Look([16]byte{2}) // nothing is under way
+		if epoch = now; !lost {
+			t.Fatal("nothing was lost")
+		}
+		if errno := flush(other); errno != errIO {
+			t.Errorf("kernel %v: the other client's flush: %d", kernel, errno)
+		}
+		if !kernel {
+			second = connect(t, path, "vol")
+		}
+		for i, want := range []uint32{errIO, 0} {
+			if errno := flush(second); errno != want {
+				t.Errorf("kernel %v: flush %d over the second connection: %d", kernel, i, errno)
+			}
+		}
+		if errno := flush(connect(t, path, "vol")); errno != 0 {
+			t.Errorf("kernel %v: the flush of who comes later: %d", kernel, errno)
+		}
 	}
 }

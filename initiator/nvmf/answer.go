@@ -47,7 +47,7 @@ func (q *queue) count(c *command) {
 		q.stats.WriteBytes += uint64(c.n)
 	}
 	if r.cached() {
-		r.ns.epoch.Load().Wrote()
+		r.ns.epoch.Load().Wrote(r.Flusher)
 	}
 }
 

@@ -31,7 +31,7 @@ type LUN interface {
 type Config struct {
 	Index    int // N; <0: any free one
 	LUN      LUN
-	Client   *blockio.Flusher // whose flushes come from the device; nil: nobody's in particular
+	Client   *blockio.Flusher // whose requests come from the device; nil: nobody's in particular
 	ReadOnly bool
 	Queues   int    // hardware queues; the driver gives one per processor at most
 	Depth    int    // requests of one queue under way at once, up to MaxDepth
@@ -54,7 +54,7 @@ type Device struct {
 	queues []*queue
 	memory [][]byte
 	lun    LUN
-	client *blockio.Flusher // whose flushes come here
+	client *blockio.Flusher // whose requests come here
 	runs   sync.WaitGroup   // queues
 	failed chan error
 }

@@ -27,7 +27,7 @@ type ring interface {
 type queue struct {
 	id    uint16
 	lun   LUN
-	user  *blockio.Flusher // whose flushes come here
+	user  *blockio.Flusher // whose requests come here
 	fd    int32            // of the character device
 	fetch uint32           // the driver's numbers of its two commands
 	fetC  uint32
@@ -173,7 +173,7 @@ func (q *queue) begin(s *slot) {
 	d.get(q.desc[int(s.tag)*descSize:])
 	r := &s.req
 	r.Off, r.Len, r.Buf = int64(d.start)*sector, int64(d.sectors)*sector, nil
-	r.FUA, r.MayUnmap, r.Flusher = d.opFlags&flagFUA != 0, false, nil
+	r.FUA, r.MayUnmap, r.Flusher = d.opFlags&flagFUA != 0, false, q.user
 	s.n, s.again = 0, false
 	switch d.opFlags & opMask {
 	case opRead:
@@ -181,7 +181,7 @@ func (q *queue) begin(s *slot) {
 	case opWrite:
 		r.Op = blockio.OpWrite
 	case opFlush:
-		r.Op, r.Off, r.Len, r.FUA, r.Flusher = blockio.OpFlush, 0, 0, false, q.user
+		r.Op, r.Off, r.Len, r.FUA = blockio.OpFlush, 0, 0, false
 	case opDiscard:
 		r.Op = blockio.OpDiscard
 	case opWriteZeroes:

@@ -7,9 +7,11 @@ import "sync"
 type ResizeHooks struct {
 	telling sync.Mutex // held by Tell; taken before mu
 
-	mu    sync.Mutex // guards what follows; not held while a function is called
-	next  int
-	hooks map[int]func(Info)
+	mu        sync.Mutex // guards what follows; not held while a function is called
+	next      int
+	hooks     map[int]func(Info)
+	reporting bool
+	again     bool // Report has been called since the one who reports has asked what to say
 }
 
 // Add registers f; the returned function removes it and may be called twice.
@@ -29,8 +31,8 @@ func (h *ResizeHooks) Add(f func(Info)) (cancel func()) {
 	}
 }
 
-// Call calls every function, without a lock held.
-func (h *ResizeHooks) Call(info Info) {
+// call calls every function, without a lock held.
+func (h *ResizeHooks) call(info Info) {
 	h.mu.Lock()
 	fs := make([]func(Info), 0, len(h.hooks))
 	for _, f := range h.hooks {
@@ -42,10 +44,30 @@ func (h *ResizeHooks) Call(info Info) {
 	}
 }
 
-// Tell is Call with what info says, one Tell at a time: of two that have changed the size at
-// once, nobody is told the older one last. A function that is called must not change the size.
+// Tell calls every function with what info says, one Tell at a time: of two that have changed
+// the size at once, nobody is told the older one last. A function that is called must not change
+// the size.
 func (h *ResizeHooks) Tell(info func() Info) {
 	h.telling.Lock()
 	defer h.telling.Unlock()
-	h.Call(info())
+	h.call(info())
+}
+
+// Report is Tell for those who must not wait for functions that others call: it is left to who
+// reports already to do so once more. Who uses the one does not use the other.
+func (h *ResizeHooks) Report(info func() Info) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.again = true
+	if h.reporting {
+		return
+	}
+	h.reporting = true
+	for h.again {
+		h.again = false
+		h.mu.Unlock()
+		h.call(info())
+		h.mu.Lock()
+	}
+	h.reporting = false
 }

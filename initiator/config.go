@@ -204,7 +204,8 @@ type Config struct {
 	Carried []*CarriedSession
 
 	// OnEvent, when set, is told what happens to sessions. It is called on
-	// their goroutines and must not block.
+	// their goroutines and must not block. Of one session one event is told at a time, in
+	// the order in which they come about; those of several may come at once.
 	OnEvent func(Event)
 
 	firstRetry, maxRetry time.Duration // back-off; shorter in tests

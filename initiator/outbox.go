@@ -76,10 +76,12 @@ func (s *Session) atRest() bool {
 	return true
 }
 
-// event reports e after the next unlock.
+// event reports e after the next unlock, behind those that came about before. The caller holds s.mu.
 func (s *Session) event(e Event) {
-	if f := s.cfg.OnEvent; f != nil {
-		e.Target, e.Address = s.cfg.TargetName, s.portal
-		s.out.run(func() { f(e) })
+	if s.cfg.OnEvent == nil {
+		return
 	}
+	e.Target, e.Address = s.cfg.TargetName, s.portal
+	s.events.Put(e)
+	s.out.run(s.events.Tell)
 }

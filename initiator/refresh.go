@@ -49,7 +49,7 @@ func (l *LUN) take(g *geometry) {
 	s.mu.Lock()
 	s.event(Event{Kind: EventResized, Detail: fmt.Sprintf("LUN %d: %d → %d bytes", l.num, old.info.Size, g.info.Size)})
 	s.unlock()
-	l.hooks.Call(g.info)
+	l.hooks.Report(l.Info)
 }
 
 // noSame takes WRITE SAME away, and what stands on it: a WRITE SAME of 0 blocks would

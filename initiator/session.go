@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"softiser/initiator/internal/inorder"
 	"softiser/internal/iscsi"
 )
 
@@ -31,6 +32,7 @@ type Session struct {
 	cancel    context.CancelFunc
 	wg        sync.WaitGroup // watch.keep and recovery.run
 	transport transport
+	events    *inorder.Teller[Event]
 
 	flowing atomic.Bool // state is StateActive; for the choice of a path
 
@@ -96,7 +98,7 @@ func Dial(ctx context.Context, cfg Config) (*Session, error) {
 
 func newSession(cfg Config) *Session {
 	s := &Session{
-		cfg: cfg, portal: cfg.Address,
+		cfg: cfg, portal: cfg.Address, events: inorder.New(cfg.OnEvent),
 		clock: clock{begun: time.Now(), wake: make(chan struct{}, 1)},
 	}
 	s.tasks = newTable(s, cfg.QueueDepth)
@@ -156,5 +158,6 @@ func (s *Session) Close() error {
 	s.setState(StateClosed)
 	s.event(Event{Kind: EventClosed})
 	s.unlock()
+	s.events.Wait()
 	return errors.Join(err, s.transport.close())
 }

@@ -115,18 +115,7 @@ func (d *Device) Resize(n int64) error {
 
 // OnResize implements blockdev.Device. A store whose size, or what it can do, is not what
 // was told before counts as a resize.
-func (d *Device) OnResize(f func(blockdev.Info)) (cancel func()) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	k := d.next
-	d.next++
-	d.subs[k] = f
-	return func() {
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		delete(d.subs, k)
-	}
-}
+func (d *Device) OnResize(f func(blockdev.Info)) (cancel func()) { return d.hooks.Add(f) }
 
 // Close implements blockdev.Device: it closes the store, if there is one.
 func (d *Device) Close() error {
@@ -141,7 +130,7 @@ func (d *Device) Close() error {
 		if err := s.dev.Close(); err != nil {
 			return err
 		}
-		d.stop()
+		d.silence()
 	}
 	d.closed.Store(true)
 	d.cur.Store(nil)

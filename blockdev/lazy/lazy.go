@@ -33,8 +33,10 @@ type Device struct {
 	mu      sync.Mutex // guards what follows; serialises what attaches, detaches and closes
 	leaving *stay      // detached, but not drained; nil: none
 	stop    func()     // ends the notifications of the store in cur
-	subs    map[int]func(blockdev.Info)
-	next    int
+
+	telling sync.Mutex // guards what follows, and info against what is older; taken after mu, and by stores that have locks of their own
+	tells   *stay      // the store that says what info is; nil: none
+	hooks   blockdev.ResizeHooks
 }
 
 // stay is the time of one store behind the device. It is the owner of the leases that the
@@ -54,7 +56,7 @@ func New(info blockdev.Info) (*Device, error) {
 	if err := blockdev.CheckGeometry(info.Size, info.BlockSize, info.PhysBlockSize); err != nil {
 		return nil, err
 	}
-	d := &Device{subs: map[int]func(blockdev.Info){}}
+	d := new(Device)
 	d.info.Store(&info)
 	return d, nil
 }
@@ -81,19 +83,25 @@ func (d *Device) Attach(dev blockdev.Device) error {
 		d.mu.Unlock()
 		return errAttached
 	}
-	was, now := *d.info.Load(), dev.Info()
+	s := &stay{dev: dev, lender: lender, drained: make(chan struct{})}
+	stop := dev.OnResize(func(blockdev.Info) { d.resized(s) })
+	d.telling.Lock()
+	was, now := *d.info.Load(), dev.Info() // what changes behind this is told
 	if now.BlockSize != was.BlockSize || now.Size < was.Size {
+		d.telling.Unlock()
 		d.mu.Unlock()
+		stop()
 		return fmt.Errorf("the backing store has %d bytes in blocks of %d, but initiators have been told %d bytes in blocks of %d; correct size and block_size of the volume, or what is there",
 			now.Size, now.BlockSize, was.Size, was.BlockSize)
 	}
 	now.ID = was.ID
 	d.info.Store(&now)
-	d.stop = dev.OnResize(d.resized)
-	d.cur.Store(&stay{dev: dev, lender: lender, drained: make(chan struct{})})
+	d.tells, d.stop = s, stop
+	d.telling.Unlock()
+	d.cur.Store(s)
 	d.mu.Unlock()
 	if was.CacheID = now.CacheID; was != now {
-		d.tell(now)
+		d.hooks.Tell(d.Info)
 	}
 	return nil
 }
@@ -123,9 +131,11 @@ func (d *Device) Detach(ctx context.Context) (blockdev.Device, error) {
 	}
 	d.leaving = nil
 	// What the device can do stays known. What its cache held is the next store's affair.
+	d.telling.Lock()
 	info := *d.info.Load()
 	info.CacheID = ""
 	d.info.Store(&info)
+	d.telling.Unlock()
 	return s.dev, nil
 }
 
@@ -142,7 +152,7 @@ func (d *Device) leave() *stay {
 		return nil
 	}
 	d.leaving = s
-	d.stop()
+	d.silence()
 	s.over.Store(true)
 	if s.users.Load() == 0 {
 		s.out()
@@ -184,22 +194,26 @@ func (s *stay) leave() {
 
 func (s *stay) out() { s.once.Do(func() { close(s.drained) }) }
 
-// resized is what the store tells of its size.
-func (d *Device) resized(now blockdev.Info) {
-	now.ID = d.info.Load().ID
-	d.info.Store(&now)
-	d.tell(now)
+// silence has nothing of the store's size taken any more: a notification may be on its way. The
+// caller holds d.mu.
+func (d *Device) silence() {
+	d.stop()
+	d.telling.Lock()
+	d.tells = nil
+	d.telling.Unlock()
 }
 
-// tell calls those who have asked to be told.
-func (d *Device) tell(now blockdev.Info) {
-	d.mu.Lock()
-	subs := make([]func(blockdev.Info), 0, len(d.subs))
-	for _, f := range d.subs {
-		subs = append(subs, f)
+// resized takes the size of the store of s, which has told that there is a new one. The store may
+// hold locks that its Close takes, so d.mu is not taken here.
+func (d *Device) resized(s *stay) {
+	d.telling.Lock()
+	if d.tells != s {
+		d.telling.Unlock()
+		return
 	}
-	d.mu.Unlock()
-	for _, f := range subs {
-		f(now)
-	}
+	now := s.dev.Info()
+	now.ID = d.info.Load().ID
+	d.info.Store(&now)
+	d.telling.Unlock()
+	d.hooks.Tell(d.Info)
 }

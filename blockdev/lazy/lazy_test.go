@@ -4,7 +4,10 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"softiser/blockdev"
 	"softiser/blockdev/blockdevtest"
@@ -138,5 +141,110 @@ func TestAttachOther(t *testing.T) {
 	}
 	if i := d.Info(); i.ID != "one" || i.Size != 2<<20 {
 		t.Errorf("Info = %+v", i)
+	}
+}
+
+// teller is a store whose notifications come when the test wants it.
+type teller struct {
+	*mem.Device
+	size    int64
+	notify  func(blockdev.Info)
+	closing func()
+}
+
+func (s *teller) Info() blockdev.Info {
+	i := s.Device.Info()
+	i.Size = s.size
+	return i
+}
+
+func (s *teller) OnResize(f func(blockdev.Info)) func() {
+	s.notify = f
+	return func() {}
+}
+
+func (s *teller) Close() error {
+	if s.closing != nil {
+		s.closing()
+	}
+	return s.Device.Close()
+}
+
+func attached(t *testing.T, d *Device, size int64) *teller {
+	t.Helper()
+	s := &teller{Device: store(t, size, nil), size: size}
+	if err := d.Attach(s); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// What a store tells late, when it has gone and another one is there, is not taken for the size.
+func TestToldLate(t *testing.T) {
+	d := detached(t, 1<<20)
+	first := attached(t, d, 2<<20)
+	if _, err := d.Detach(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	attached(t, d, 4<<20)
+	defer d.Close()
+	defer first.Device.Close()
+	told := int64(0)
+	defer d.OnResize(func(i blockdev.Info) { told = i.Size })()
+	first.size = 3 << 20
+	first.notify(first.Info())
+	if size := d.Info().Size; size != 4<<20 || told != 0 {
+		t.Errorf("%d bytes, told %d", size, told)
+	}
+}
+
+// A store may tell of a size while it is being closed: one with a lock of its own for both.
+func TestToldWhileClosing(t *testing.T) {
+	d := detached(t, 1<<20)
+	s := attached(t, d, 2<<20)
+	defer d.OnResize(func(blockdev.Info) {})()
+	s.closing = func() {
+		var wg sync.WaitGroup
+		wg.Go(func() { s.notify(s.Info()) })
+		wg.Wait()
+	}
+	if err := d.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// Of two sizes that are told at once the newer one is told last.
+func TestToldLast(t *testing.T) {
+	d := detached(t, 1<<20)
+	s := attached(t, d, 1<<20)
+	defer d.Close()
+	entered, release := make(chan struct{}), make(chan struct{})
+	var last atomic.Int64
+	defer d.OnResize(func(i blockdev.Info) {
+		if i.Size == 2<<20 {
+			close(entered)
+			<-release
+		}
+		last.Store(i.Size)
+	})()
+	var wg sync.WaitGroup
+	var size atomic.Int64
+	tell := func(n int64) {
+		i := s.Info()
+		i.Size = n
+		wg.Go(func() { s.notify(i); size.Store(n) })
+	}
+	s.size = 2 << 20
+	tell(2 << 20)
+	<-entered
+	s.size = 3 << 20
+	tell(3 << 20)
+	for i := 0; i < 20 && size.Load() == 0; i++ {
+		time.Sleep(time.Millisecond) // who does not wait for the first one has told by then; who does would wait for ever
+	}
+	close(release)
+	wg.Wait()
+	if n := last.Load(); n != 3<<20 || d.Info().Size != n {
+		t.Errorf("told %d last, it has %d", n, d.Info().Size)
 	}
 }

@@ -26,8 +26,8 @@ type Volume interface {
 
 	// Info returns geometry and capabilities as the target last told them.
 	Info() blockdev.Info
-	// OnResize registers f to be called after the size has changed; the returned
-	// function removes it.
+	// OnResize registers f to be called after the size has changed, with what Info says then:
+	// one call at a time, the last one with the size that it has. The returned function removes it.
 	OnResize(f func(blockdev.Info)) (cancel func())
 	// Limits returns how much one command covers, and by being 0 what there is not.
 	Limits() Limits

@@ -93,7 +93,8 @@ type Config struct {
 	// After, where it is not nil, is closed when the process whose paths some Dialers go on with
 	// has ended: no other path logs in before.
 	After <-chan struct{}
-	// OnEvent, when set, is told what happens to paths, one line each. It must not block.
+	// OnEvent, when set, is told what happens to paths, one line each, one at a time and in the
+	// order in which it comes about. It must not block.
 	OnEvent func(string)
 }
 

@@ -747,3 +747,33 @@ func TestClosedIsNotLost(t *testing.T) {
 		}
 	})
 }
+
+// Lines are told one at a time, in the order in which they come about, whichever goroutine has
+// found them.
+func TestEventsInOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := newStorage()
+		a, b := st.path("a"), st.path("b")
+		var lines []string
+		told := make(chan struct{})
+		v := open(t, Config{OnEvent: func(line string) {
+			if strings.HasPrefix(line, "a: lost") {
+				b.set(blockio.AccessNonOptimized)
+				synctest.Wait() // b's keeper has found it
+				defer close(told)
+			}
+			lines = append(lines, line)
+		}}, a, b)
+		synctest.Wait()
+		lines = nil
+		a.cut()
+		<-told
+		synctest.Wait()
+		if len(lines) != 2 || !strings.HasPrefix(lines[0], "a: lost") || lines[1] != "b: non-optimized" {
+			t.Errorf("%q", lines)
+		}
+		if s := v.Paths(); s[1].State != "non-optimized" {
+			t.Errorf("%+v", s)
+		}
+	})
+}

@@ -82,13 +82,14 @@ func (p *path) open(ctx context.Context) error {
 	p.v.mu.Lock()
 	if err != nil {
 		if was := p.why; was == nil || was.Error() != err.Error() {
-			defer p.v.event("%s: not used: %v", p.dial.Name, err)
+			p.v.event("%s: not used: %v", p.dial.Name, err)
 		}
 		p.why = err
 	} else {
 		p.vol = vol
 	}
 	p.v.mu.Unlock()
+	p.v.events.Tell()
 	if err == nil {
 		vol.OnResize(func(blockdev.Info) { p.nudge() })
 	}
@@ -205,11 +206,11 @@ func (p *path) set(up bool, access blockio.Access, shared bool, why error) {
 	}
 	switch {
 	case p.up != up && up, up && p.access != access:
-		defer v.event("%s: %v", p.dial.Name, access)
+		v.event("%s: %v", p.dial.Name, access)
 	case p.up && !up:
 		p.down(why)
 		if v.ctx.Err() == nil { // else we go, and nothing is lost
-			defer v.event("%s: lost: %v", p.dial.Name, why)
+			v.event("%s: lost: %v", p.dial.Name, why)
 		}
 	}
 	stoodBy := p.standsBy()
@@ -226,7 +227,7 @@ func (p *path) set(up bool, access blockio.Access, shared bool, why error) {
 			o.standby, o.moved, o.stands = nil, true, true
 			o.nudge()
 			if n := o.unknown(); n > 0 {
-				defer v.event("%s has taken over: %d requests that %s has left unknown are repeated", p.dial.Name, n, o.dial.Name)
+				v.event("%s has taken over: %d requests that %s has left unknown are repeated", p.dial.Name, n, o.dial.Name)
 			}
 			v.held.join(&o.fencing)
 			v.held.join(&o.limbo)
@@ -247,10 +248,10 @@ func (p *path) leave(err error) {
 			return
 		}
 		p.access = blockio.AccessTransitioning // until the keeper has asked for the state
-		defer v.event("%s: not accessible: %v", p.dial.Name, err)
+		v.event("%s: not accessible: %v", p.dial.Name, err)
 	case p.up:
 		p.down(err)
-		defer v.event("%s: lost: %v", p.dial.Name, err)
+		v.event("%s: lost: %v", p.dial.Name, err)
 	default:
 		v.mu.Unlock()
 		return
@@ -313,7 +314,7 @@ func (p *path) fence() (done bool) {
 	n := p.fencing.n
 	if err == nil {
 		v.held.join(&p.fencing)
-		defer v.event("%s: fenced, %d requests are repeated", p.dial.Name, n)
+		v.event("%s: fenced, %d requests are repeated", p.dial.Name, n)
 	} else {
 		end = p.fencing.take(idle)
 	}

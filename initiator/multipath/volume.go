@@ -14,6 +14,7 @@ import (
 	"softiser/blockdev"
 	"softiser/initiator"
 	"softiser/initiator/blockio"
+	"softiser/initiator/internal/inorder"
 )
 
 // Volume is one volume over several paths. It is a blockio.Volume.
@@ -30,6 +31,7 @@ type Volume struct {
 	active atomic.Pointer[[]*path] // that requests go to: the best ones; empty: none
 	next   atomic.Uint32           // of RoundRobin
 	hooks  blockdev.ResizeHooks
+	events *inorder.Teller[string]
 	info   atomic.Pointer[blockdev.Info]
 
 	ctx    context.Context // ends with Close
@@ -56,7 +58,7 @@ func Open(ctx context.Context, cfg Config) (*Volume, error) {
 	if len(cfg.Paths) == 0 {
 		return nil, errors.New("multipath: no path is given")
 	}
-	v := &Volume{cfg: cfg.withDefaults(), cache: cmp.Or(cfg.Cache, new(blockio.Cache)), changed: make(chan struct{})}
+	v := &Volume{cfg: cfg.withDefaults(), events: inorder.New(cfg.OnEvent), cache: cmp.Or(cfg.Cache, new(blockio.Cache)), changed: make(chan struct{})}
 	v.ctx, v.cancel = context.WithCancel(context.Background())
 	v.waiters.New = newWaiter
 	v.active.Store(new([]*path))
@@ -189,8 +191,8 @@ func sameNames(a, b []string) bool {
 	return common
 }
 
-// settle computes which paths requests go to, after the state of one has changed, and lets
-// go what waits for one. The caller holds v.mu, which settle releases.
+// settle computes which paths requests go to, after the state of one has changed, lets
+// go what waits for one, and tells events. The caller holds v.mu, which settle releases.
 func (v *Volume) settle() {
 	best, size := blockio.AccessTransitioning, int64(-1)
 	var info *blockdev.Info
@@ -241,12 +243,13 @@ func (v *Volume) settle() {
 	}
 	v.mu.Unlock()
 	if resized {
-		v.hooks.Call(*info)
+		v.hooks.Report(v.Info)
 	}
 	for _, q := range released {
 		q.again()
 	}
 	endAll(end, err)
+	v.events.Tell()
 }
 
 // giveUp ends what has waited too long for a path. The timer may have fired for an earlier time
@@ -260,8 +263,9 @@ func (v *Volume) giveUp() {
 	v.expired = true
 	end := v.held.take(idle)
 	err := v.noPath()
-	v.mu.Unlock()
 	v.event("no path has come back within %v: requests fail", v.cfg.NoPathRetry)
+	v.mu.Unlock()
+	v.events.Tell()
 	endAll(end, err)
 }
 
@@ -274,11 +278,8 @@ func (v *Volume) noPath() error {
 	return errors.Join(errs...)
 }
 
-func (v *Volume) event(format string, args ...any) {
-	if v.cfg.OnEvent != nil {
-		v.cfg.OnEvent(fmt.Sprintf(format, args...))
-	}
-}
+// event has v.events.Tell report a line, which settle calls. The caller holds v.mu.
+func (v *Volume) event(format string, args ...any) { v.events.Put(fmt.Sprintf(format, args...)) }
 
 // Info returns geometry and capabilities; the size is that of the smallest path, while a
 // resize has not reached them all.
@@ -423,5 +424,6 @@ func (v *Volume) Close() error {
 	for _, p := range v.opened() {
 		errs = append(errs, p.vol.Close())
 	}
+	v.events.Wait()
 	return errors.Join(errs...)
 }

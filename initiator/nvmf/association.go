@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"softiser/initiator/blockio"
+	"softiser/initiator/internal/inorder"
 	"softiser/initiator/internal/redial"
 	"softiser/initiator/internal/silence"
 	"softiser/internal/nvme"
@@ -77,6 +78,8 @@ type Association struct {
 
 	mute mute
 
+	events *inorder.Teller[Event]
+
 	asked *call // for an event, of the process before this one; nil: none. See listener.next
 
 	mu      sync.Mutex // guards the rest; taken before a queue's
@@ -92,6 +95,9 @@ type Association struct {
 	pings   uint64
 	aborts  uint64
 	look    chan struct{} // the controller says that something has changed
+
+	announcing bool    // it is live, and that is not told yet; see announce
+	behind     []Event // to be told then
 }
 
 // controller is what one has said when the association was made.
@@ -122,7 +128,7 @@ func connect(ctx context.Context, cfg Config) (*Association, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &Association{cfg: cfg, dialer: dialer, release: release, pulse: pulse{start: time.Now()}, changed: make(chan struct{}), look: make(chan struct{}, 1)}
+	a := &Association{cfg: cfg, dialer: dialer, release: release, events: inorder.New(cfg.OnEvent), pulse: pulse{start: time.Now()}, changed: make(chan struct{}), look: make(chan struct{}, 1)}
 	a.ctx, a.cancel = context.WithCancel(context.Background())
 	a.admin = adminQueue{newQueue(a, 0, adminDepth)}
 	a.mute.a = a
@@ -145,7 +151,7 @@ func connect(ctx context.Context, cfg Config) (*Association, error) {
 	for _, q := range a.granted() {
 		q.flow()
 	}
-	a.event(Event{Kind: EventConnected, Detail: a.Describe()})
+	a.announce(Event{Kind: EventConnected, Detail: a.Describe()})
 	a.wg.Add(3)
 	go (&keeper{a: a}).run()
 	go listener{a}.run()
@@ -182,7 +188,8 @@ func (a *Association) toLocked(s State) bool {
 	return true
 }
 
-// live lets commands flow after establish; false: a connection has been lost meanwhile.
+// live lets commands flow after establish; false: a connection has been lost meanwhile. With true
+// announce is due.
 func (a *Association) live() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -197,6 +204,7 @@ func (a *Association) live() bool {
 	if !a.toLocked(StateLive) {
 		return false
 	}
+	a.announcing = true
 	// Under the lock, so that a live association has queues that take requests.
 	for _, q := range a.io {
 		q.mu.Lock()
@@ -215,10 +223,35 @@ func (q *queue) connection() (nvme.HostTransport, <-chan struct{}) {
 
 // event reports e.
 func (a *Association) event(e Event) {
-	if f := a.cfg.OnEvent; f != nil {
-		e.Subsystem, e.Address = a.cfg.Subsystem, a.cfg.Address
-		f(e)
+	a.mu.Lock()
+	a.noteLocked(e)
+	a.mu.Unlock()
+	a.events.Tell()
+}
+
+// noteLocked has a.events.Tell report e. A new state is noted under the lock under which it came
+// about, so that states are told in their order.
+func (a *Association) noteLocked(e Event) {
+	e.Subsystem, e.Address = a.cfg.Subsystem, a.cfg.Address
+	if a.announcing {
+		a.behind = append(a.behind, e)
+		return
 	}
+	a.events.Put(e)
+}
+
+// announce reports e, which says that the association is live, and what has come about since it
+// is.
+func (a *Association) announce(e Event) {
+	a.mu.Lock()
+	behind := a.behind
+	a.announcing, a.behind = false, nil
+	a.noteLocked(e)
+	for _, e := range behind {
+		a.noteLocked(e)
+	}
+	a.mu.Unlock()
+	a.events.Tell()
 }
 
 // lost takes the end of a connection. It does not wait.
@@ -231,6 +264,7 @@ func (a *Association) lost(err error) {
 	a.losses.Add(1)
 	a.since = time.Now()
 	a.toLocked(StateReconnecting)
+	a.noteLocked(Event{Kind: EventLost, Err: err})
 	a.wg.Add(1)
 	a.mu.Unlock()
 	go a.recover(err, time.Now())
@@ -239,7 +273,7 @@ func (a *Association) lost(err error) {
 // recover makes the association again until that works or takes too long.
 func (a *Association) recover(cause error, since time.Time) {
 	defer a.wg.Done()
-	a.event(Event{Kind: EventLost, Err: cause})
+	a.events.Tell()
 	a.hangUp(errLost)
 	for _, q := range a.io {
 		q.retire()
@@ -337,7 +371,7 @@ func (a *Association) again(since time.Time) error {
 	for _, q := range a.granted() {
 		n += q.flow()
 	}
-	a.event(Event{Kind: EventRecovered, Down: time.Since(since), Replayed: n})
+	a.announce(Event{Kind: EventRecovered, Down: time.Since(since), Replayed: n})
 	a.poke()
 	return nil
 }
@@ -363,10 +397,11 @@ func (a *Association) down(err error) {
 	ok := a.toLocked(StateDown)
 	if ok {
 		a.err = err
+		a.noteLocked(Event{Kind: EventDown, Err: err})
 	}
 	a.mu.Unlock()
 	if ok {
-		a.event(Event{Kind: EventDown, Err: err})
+		a.events.Tell()
 		a.failAll(fmt.Errorf("%w: %w", blockio.ErrSessionLost, err))
 	}
 }
@@ -377,6 +412,7 @@ func (a *Association) fail(err error) {
 	ok := a.toLocked(StateFailed)
 	if ok {
 		a.err = err
+		a.noteLocked(Event{Kind: EventFailed, Err: err})
 	}
 	a.mu.Unlock()
 	if ok {
@@ -384,7 +420,7 @@ func (a *Association) fail(err error) {
 		for _, q := range a.io {
 			q.retire()
 		}
-		a.event(Event{Kind: EventFailed, Err: err})
+		a.events.Tell()
 		a.failAll(fmt.Errorf("%w: %w", blockio.ErrSessionLost, err))
 	}
 }
@@ -466,6 +502,7 @@ func (a *Association) Close() error {
 	}
 	err = errors.Join(err, a.release())
 	a.event(Event{Kind: EventClosed})
+	a.events.Wait()
 	return err
 }
 

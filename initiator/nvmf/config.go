@@ -121,7 +121,8 @@ type Config struct {
 	// is on this host; "host": the host's default.
 	Congestion string
 
-	// OnEvent, when set, is told what happens to the association. It must not block.
+	// OnEvent, when set, is told what happens to the association, one event at a time, in
+	// the order in which they come about. It must not block.
 	OnEvent func(Event)
 }
 

@@ -255,7 +255,7 @@ func (n *Namespace) refresh(ctx context.Context) error {
 	}
 	if g.info.Size != old.info.Size {
 		n.a.event(Event{Kind: EventResized, Detail: fmt.Sprintf("namespace %d has %d bytes", n.id, g.info.Size)})
-		n.hooks.Call(g.info)
+		n.hooks.Report(n.Info)
 	}
 	return nil
 }

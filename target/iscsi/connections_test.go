@@ -307,6 +307,42 @@ func TestConnectionReinstatement(t *testing.T) {
 	}
 }
 
+// A task management function that waits for commands on their way is over with the connection
+// that it came on: it does not abort what is sent once that has been replaced, or was lost.
+func TestTaskManagementEndsWithItsConnection(t *testing.T) {
+	for _, erl := range []int{0, 2} {
+		t.Run(fmt.Sprintf("level %d", erl), func(t *testing.T) {
+			s := serve(t, level(erl))
+			r := s.session(atLevel(erl)...)
+			b := s.another(r, 1)
+			x := s.sessionByTSIH(r.tsih)
+			waits := func() int {
+				x.mu.Lock()
+				defer x.mu.Unlock()
+				return len(x.order.seq.waits)
+			}
+			b.cmdSN = r.cmdSN + 1
+			b.sendTask(iscsi.LogicalUnitReset, 0, iscsi.ReservedTag, 0)
+			eventually(t, "it waits for the command before it", func() bool { return waits() == 1 })
+			c := r
+			if erl == 0 {
+				c = s.another(r, 1)
+				b.expectClosed()
+			} else {
+				b.cut()
+				s.connections(t, 1)
+				r.expect(iscsi.OpAsync) // the connection was dropped
+			}
+			if n := waits(); n != 0 || x.manager.open.Load() != 0 {
+				t.Errorf("%d functions wait, %d are not answered", n, x.manager.open.Load())
+			}
+			c.write10(0, pattern(512, 1))
+			r.cmdSN = c.cmdSN
+			r.ready()
+		})
+	}
+}
+
 // Task management reaches tasks on every connection of the session.
 func TestAbortAcrossConnections(t *testing.T) {
 	s := serve(t, several(2))

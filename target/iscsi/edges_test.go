@@ -17,7 +17,7 @@ func TestAfterCommandsFarAway(t *testing.T) {
 	x := s.sessionByTSIH(r.tsih)
 	for _, sn := range []uint32{r.cmdSN - 1, r.cmdSN + 1<<20} {
 		ran := false
-		if x.order.afterCommands(sn, func() { ran = true }); !ran {
+		if x.order.afterCommands(nil, sn, func() { ran = true }); !ran {
 			t.Errorf("it waits for CmdSN %#x at %#x", sn, r.cmdSN)
 		}
 	}

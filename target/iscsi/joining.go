@@ -101,7 +101,9 @@ func (m *commands) end(c *conn) <-chan struct{} {
 
 // abandonLocked begins to abort everything that is allegiant to c, nil meaning
 // every connection. What has been read of it and is not a task yet will be none: it would
-// be carried out behind the initiator's back, who may have sent it again by then. The
+// be carried out behind the initiator's back, who may have sent it again by then. So would a
+// task management function that waits for its turn: it would abort what was sent after the
+// connection had been replaced, and its answer reach nobody. The
 // caller holds sess.mu, runs what is returned, releases f and then delivers what is held.
 func (m *commands) abandonLocked(c *conn, f *fence) abortCalls {
 	if c != nil {
@@ -118,6 +120,7 @@ func (m *commands) abandonLocked(c *conn, f *fence) abortCalls {
 		}
 	})
 	calls := m.abortLocked(doomed, f)
+	m.sess.manager.open.Add(-int32(m.sess.order.seq.dismiss(c)))
 	for _, h := range m.sess.order.seq.drop(c) {
 		// They count as received (RFC 7143 §11.14: a connection that is closed takes
 		// its tasks along).
@@ -170,6 +173,7 @@ func (m *membership) part(c *conn, was connState) (p parting, other *conn) {
 	if keep {
 		oldest = m.members.lose(c, int(s.params.MaxConnections), s.retain(), m.giveUp)
 		held = s.order.seq.drop(c) // the initiator sends these commands again
+		s.manager.open.Add(-int32(s.order.seq.dismiss(c)))
 	}
 	alone := was == connLoggedOut && len(m.members.conns) > 0
 	p = sessionEnds

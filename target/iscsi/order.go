@@ -110,13 +110,13 @@ func (d *delivery) deliverOne(c *conn, p *iscsi.PDU) {
 }
 
 // betweenCommands calls run when nobody is delivering a command: at once, or from the
-// goroutine that delivers, as soon as it is done with the one that it has.
-func (d *delivery) betweenCommands(run func()) {
+// goroutine that delivers, as soon as it is done with the one that it has; c is where that was asked for.
+func (d *delivery) betweenCommands(c *conn, run func()) {
 	s := d.sess
 	s.mu.Lock()
 	wait := d.seq.delivering && s.state == sessionActive
 	if wait {
-		d.waitLocked(d.seq.win.ExpCmdSN, run)
+		d.waitLocked(c, d.seq.win.ExpCmdSN, run)
 	}
 	s.mu.Unlock()
 	if !wait {
@@ -129,14 +129,14 @@ func (d *delivery) betweenCommands(run func()) {
 // those that were sent before it on other connections, or that are being sent again,
 // and must wait for them (RFC 7143 §4.2.3.3 b). After ackTime those that are missing
 // count as received, and as aborted.
-func (d *delivery) afterCommands(cmdSN uint32, run func()) {
+func (d *delivery) afterCommands(c *conn, cmdSN uint32, run func()) {
 	s := d.sess
 	s.mu.Lock()
 	q := &d.seq
 	ahead := cmdSN - q.win.ExpCmdSN
 	wait := (ahead > 0 || q.delivering) && ahead <= uint32(q.win.size) && s.state == sessionActive
 	if wait {
-		d.waitLocked(cmdSN, run)
+		d.waitLocked(c, cmdSN, run)
 	}
 	s.mu.Unlock()
 	if !wait {
@@ -145,8 +145,8 @@ func (d *delivery) afterCommands(cmdSN uint32, run func()) {
 }
 
 // waitLocked makes run due at a number, or after ackTime. The caller holds sess.mu.
-func (d *delivery) waitLocked(cmdSN uint32, run func()) {
-	w := &orderWait{cmdSN: cmdSN, run: run}
+func (d *delivery) waitLocked(c *conn, cmdSN uint32, run func()) {
+	w := &orderWait{c: c, cmdSN: cmdSN, run: run}
 	w.late = time.AfterFunc(ackTime, func() { d.plug(w) })
 	d.seq.waits = append(d.seq.waits, w)
 }

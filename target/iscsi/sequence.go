@@ -37,6 +37,7 @@ type sequence struct {
 
 // orderWait is something that is due when ExpCmdSN has reached a number.
 type orderWait struct {
+	c     *conn // on which it was asked for
 	cmdSN uint32
 	run   func()
 	late  *time.Timer
@@ -222,6 +223,19 @@ func (q *sequence) forget(w *orderWait) bool {
 		q.waits = slices.Delete(q.waits, i, i+1)
 	}
 	return i >= 0
+}
+
+// dismiss takes the waits of c out, or all for nil, and returns how many there were.
+func (q *sequence) dismiss(c *conn) (n int) {
+	q.waits = slices.DeleteFunc(q.waits, func(w *orderWait) bool {
+		if c != nil && w.c != c {
+			return false
+		}
+		w.late.Stop()
+		n++
+		return true
+	})
+	return n
 }
 
 // holdData keeps a Data-Out whose command is ahead of its turn, or is being

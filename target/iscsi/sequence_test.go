@@ -314,7 +314,7 @@ func TestAfterACommandUnderDelivery(t *testing.T) {
 	x.order.seq.delivering = true
 	x.mu.Unlock()
 	ran := false
-	x.order.afterCommands(sn, func() { ran = true })
+	x.order.afterCommands(nil, sn, func() { ran = true })
 	if ran {
 		t.Error("it has not waited")
 	}

@@ -63,7 +63,7 @@ func (m *taskManager) take(c *conn, p *iscsi.PDU) {
 		if immediate && (s.order.takesTurns || s.erl > 0) {
 			// On one connection at level 0, what was sent before has arrived before.
 			dropCollecting([]*session{s}, lun, wholeTarget(f)) // commands that wait for their data may hold up the order
-			s.order.afterCommands(sn, run)
+			s.order.afterCommands(c, sn, run)
 		} else {
 			run()
 		}
@@ -129,7 +129,7 @@ func (m *taskManager) abortSets(c *conn, f iscsi.TaskFunction, itt uint32, lun u
 func (m *taskManager) abortTask(c *conn, p *iscsi.PDU) {
 	bhs := p.BHS
 	p.Release()
-	m.sess.order.betweenCommands(func() { m.abortTaskNow(c, bhs.TaskRequest()) })
+	m.sess.order.betweenCommands(c, func() { m.abortTaskNow(c, bhs.TaskRequest()) })
 }
 
 // abortTaskNow is abortTask at a time when no command is between the window and the

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 
 	"softiser/initiator/nbd"
 	"softiser/initiator/ublk"
@@ -91,6 +92,24 @@ func (a *Attachment) keepUblk(d *ublk.Device, size int64) {
 	end := a.follow(size, d.Resize)
 	a.later(func() error {
 		end()
-		return errors.Join(a.writeBack(d.Path, nbd.WriteBack), d.Close(a.opt.FinishTimeout))
+		return errors.Join(a.writeBack(d.Path, nbd.WriteBack), a.finish(d.Path, d.Stop), d.Close(a.opt.FinishTimeout))
 	})
+}
+
+// finish stops a device, whose driver waits for the requests that are under way. They are with a
+// target that may be away: after FinishTimeout they end with the volume.
+func (a *Attachment) finish(path string, stop func() error) error {
+	done := make(chan error, 1)
+	go func() { done <- stop() }()
+	limit := max(a.opt.FinishTimeout, time.Second)
+	late := time.NewTimer(limit)
+	defer late.Stop()
+	select {
+	case <-done:
+		return nil // Close says what is wrong
+	case <-late.C:
+		_ = a.closeVolume() // it is told behind this
+		<-done
+		return fmt.Errorf("%s: requests that the target did not answer within %v were given up; what was written since the last flush may be lost", path, limit)
+	}
 }

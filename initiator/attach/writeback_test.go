@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"softiser/initiator/nbd"
+
+	"softiser/initiator/blockio"
 )
 
 func TestWriteBackIsBounded(t *testing.T) {
@@ -37,4 +39,31 @@ func TestWriteBackIsBounded(t *testing.T) {
 			t.Errorf("read-only: %v", err)
 		}
 	})
+}
+
+// A device whose requests are with a target that is away is stopped in time: they end with the
+// volume. Without such requests the volume stays.
+func TestFinishWithoutTarget(t *testing.T) {
+	for _, away := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			l := &fakeLUN{data: make([]byte, 1<<20)}
+			if away {
+				l.away = make(chan struct{})
+			}
+			a := &Attachment{opt: Options{FinishTimeout: 5 * time.Second}, lun: l}
+			begun := time.Now()
+			err := a.finish("/dev/ublkb7", func() error { // as the driver, which waits for what the volume has
+				done := make(chan struct{})
+				l.SubmitBatch([]*blockio.Request{{Op: blockio.OpRead, Buf: make([]byte, 512), Done: func(*blockio.Request) { close(done) }}})
+				<-done
+				return nil
+			})
+			if took := time.Since(begun); away != (err != nil) || away != (took == 5*time.Second) || away != (l.closed == 1) {
+				t.Errorf("away %v: %v after %v, closed %d times", away, err, took, l.closed)
+			}
+			if away && (!strings.Contains(err.Error(), "/dev/ublkb7") || !strings.Contains(err.Error(), "given up")) {
+				t.Error(err)
+			}
+		})
+	}
 }

@@ -57,6 +57,10 @@ type Device struct {
 	client *blockio.Flusher // whose requests come here
 	runs   sync.WaitGroup   // queues
 	failed chan error
+
+	stopping sync.Once
+	stopped  error  // what the driver has said to that
+	part     string // what partOf said before
 }
 
 // How many requests of one queue are under way at once.
@@ -388,7 +392,7 @@ func (d *Device) Hold() {
 }
 
 // Rest waits for what the volume has, until ctx is done, and returns how much there is all the
-// same. Preconditions: Hold.
+// same. Preconditions: Hold, or nothing comes any more.
 func (d *Device) Rest(ctx context.Context) (under int) {
 	for {
 		under = 0
@@ -414,17 +418,26 @@ func (d *Device) Resume() {
 	}
 }
 
-// Close ends the device: the driver has the requests finish that are under way, fails those
-// that come later, and lets go. What others still hold of it in their page cache is lost;
-// see nbd.WriteBack. Where the driver removes a device only once nobody has it open, patience
-// bounds how long that is waited for.
+// Stop has the driver finish the requests that are under way and fail those that come later. It
+// returns when the volume has none any more, be that with an error: one whose target is away may
+// keep them until it is closed. What others still hold of the device in their page cache is lost;
+// see nbd.WriteBack.
+func (d *Device) Stop() error {
+	d.stopping.Do(func() {
+		d.part = partOf(blockPath + strconv.Itoa(int(d.dev)))
+		if err := d.ctl.do(cmdStopDev, d.dev, 0, nil); err != nil {
+			d.stopped = fmt.Errorf("ublk: stop %s%d: %w", blockPath, d.dev, err)
+		}
+		d.runs.Wait() // the driver has given up all tags, or a queue has failed before
+		d.Rest(context.Background())
+	})
+	return d.stopped
+}
+
+// Close ends the device behind Stop. Where the driver removes one only once nobody has it open,
+// patience bounds how long that is waited for.
 func (d *Device) Close(patience time.Duration) error {
-	var errs []error
-	part := partOf(blockPath + strconv.Itoa(int(d.dev)))
-	if err := d.ctl.do(cmdStopDev, d.dev, 0, nil); err != nil {
-		errs = append(errs, fmt.Errorf("ublk: stop %s%d: %w", blockPath, d.dev, err))
-	}
-	d.runs.Wait() // the driver has given up all tags
+	errs := []error{d.Stop()}
 	for _, r := range d.rings {
 		errs = append(errs, r.Close())
 	}
@@ -437,7 +450,7 @@ func (d *Device) Close(patience time.Duration) error {
 	if d.char != nil {
 		errs = append(errs, d.char.Close())
 	}
-	errs = append(errs, d.ctl.remove(d.dev, part, patience))
+	errs = append(errs, d.ctl.remove(d.dev, d.part, patience))
 	d.ctl.close()
 	return errors.Join(errs...)
 }

@@ -86,6 +86,11 @@ func (q *queue) run(started chan<- error) error {
 		return err
 	}
 	started <- nil
+	defer func() {
+		q.mu.Lock()
+		q.waiting = false // nobody is to be woken: requests may end behind this, when a ring has failed
+		q.mu.Unlock()
+	}()
 	got := make([]uring.Completion, len(q.slots)+1)
 	for q.alive > 0 {
 		q.commit()

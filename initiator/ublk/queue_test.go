@@ -2,6 +2,7 @@ package ublk
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"math/rand/v2"
 	"os"
@@ -312,6 +313,48 @@ func TestRefusedRequests(t *testing.T) {
 	}
 	if err := stop(-int32(syscall.ENODEV)); err != nil {
 		t.Error(err)
+	}
+}
+
+// A queue whose ring fails leaves requests with the volume, which has their memory: the device is
+// not taken apart before they have ended, and nobody is woken for them any more.
+func TestRingFailsUnderRequests(t *testing.T) {
+	v := &volume{data: make([]byte, 64<<10)}
+	entered, release := make(chan struct{}), make(chan struct{})
+	v.hook = func(*blockio.Request) error {
+		close(entered)
+		<-release
+		return nil
+	}
+	d := newDriver(t, v, 1, 4096)
+	started, end := d.run()
+	if err := <-started; err != nil {
+		t.Fatal(err)
+	}
+	d.request(0, opRead, 8, 0)
+	<-entered
+	d.mu.Lock()
+	d.enter = syscall.EBADF
+	d.out = append(d.out, uring.Completion{UserData: wakeTag, Res: 8}) // ends its wait for the ring
+	d.cond.Broadcast()
+	d.mu.Unlock()
+	if err := <-end; !errors.Is(err, syscall.EBADF) {
+		t.Errorf("it has ended with %v", err)
+	}
+	dev := &Device{queues: []*queue{d.q}}
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	if n := dev.Rest(over); n != 1 {
+		t.Errorf("%d requests are with the volume", n)
+	}
+	d.q.mu.Lock()
+	if d.q.waiting {
+		t.Error("it is woken though it has ended")
+	}
+	d.q.mu.Unlock()
+	close(release)
+	if n := dev.Rest(t.Context()); n != 0 {
+		t.Errorf("%d requests are with the volume at the end", n)
 	}
 }
 

@@ -668,13 +668,14 @@ func (l *cacheLUN) NewFlusher() *blockio.Flusher { return l.account.NewFlusher()
 func TestClientThatComesAgain(t *testing.T) {
 	for _, kernel := range []bool{false, true} {
 		l := &cacheLUN{memLUN: newMemLUN(t, 1<<20)}
-		epoch := l.account.Enter([16]byte{1})
+		var epoch atomic.Pointer[blockio.Epoch]
+		epoch.Store(l.account.Enter([16]byte{1}))
 		l.hook = func(r *blockio.Request) error {
 			switch r.Op {
 			case blockio.OpWrite:
-				epoch.Wrote(r.Flusher)
+				epoch.Load().Wrote(r.Flusher)
 			case blockio.OpFlush:
-				b := epoch.Begin(r.Flusher)
+				b := epoch.Load().Begin(r.Flusher)
 				return b.End(true)
 			}
 			return nil
@@ -702,8 +703,8 @@ func TestClientThatComesAgain(t *testing.T) {
 		left := len(s.connList()) - 1
 		first.nc.Close()
 		await.True(t, "the connection has ended", func() bool { return len(s.connList()) == left })
-		now, lost := epoch.Look([16]byte{2}) // nothing is under way
-		if epoch = now; !lost {
+		now, lost := epoch.Load().Look([16]byte{2})
+		if epoch.Store(now); !lost {
 			t.Fatal("nothing was lost")
 		}
 		if errno := flush(other); errno != errIO {

@@ -15,6 +15,7 @@ import (
 	"softiser/blockdev"
 	"softiser/initiator/blockio"
 	"softiser/initiator/internal/silence"
+	"softiser/initiator/internal/volurl"
 	"softiser/internal/iscsi"
 	"softiser/rdma"
 )
@@ -309,7 +310,7 @@ func (c *Config) problem(discovery bool) error {
 		return fmt.Errorf("initiator: no address given: want host[:port]")
 	}
 	if _, port, err := net.SplitHostPort(c.Address); err != nil || port == "" {
-		if c.Address, err = joinPort(strings.TrimSuffix(c.Address, ":")); err != nil {
+		if c.Address, err = volurl.HostPort(strings.TrimSuffix(c.Address, ":"), DefaultPort); err != nil {
 			return fmt.Errorf("initiator: address: %w", err)
 		}
 	}

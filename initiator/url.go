@@ -3,12 +3,12 @@ package initiator
 import (
 	"errors"
 	"fmt"
-	"net"
 	"net/url"
 	"slices"
 	"strconv"
 	"strings"
 
+	"softiser/initiator/internal/volurl"
 	"softiser/internal/iscsi"
 )
 
@@ -21,7 +21,7 @@ import (
 // data_digest (none, crc32c, or a list), auth (md5, sha1, sha-256, sha3-256, or
 // a list), noauth, iser; for iscsi:// in TLS: tls, tls_ca, tls_cert, tls_key (files), tls_name
 // (in the target's certificate). A secret that contains @ / % or ? is written with
-// %XX escapes. IPv6 addresses stand in brackets. The fields that a URL does not
+// %XX escapes. IPv6 addresses, and nothing else, stand in brackets. The fields that a URL does not
 // speak of are left at their zero values. Errors never quote the secret.
 func ParseURL(s string) (Config, error) {
 	c, path, err := parseURL(s)
@@ -30,17 +30,17 @@ func ParseURL(s string) (Config, error) {
 	}
 	name, lun, ok := strings.Cut(path, "/")
 	if !ok || name == "" || lun == "" {
-		return Config{}, fmt.Errorf("URL %s: want %s://host[:port]/iqn/lun", redactURL(s), c.Transport)
+		return Config{}, fmt.Errorf("URL %s: want %s://host[:port]/iqn/lun", volurl.Redact(s), c.Transport)
 	}
 	if name, err = url.PathUnescape(name); err != nil {
-		return Config{}, fmt.Errorf("URL %s: target name: %w", redactURL(s), err)
+		return Config{}, fmt.Errorf("URL %s: target name: %w", volurl.Redact(s), err)
 	}
 	if err := iscsi.CheckName(name); err != nil {
-		return Config{}, fmt.Errorf("URL %s: target name: %w", redactURL(s), err)
+		return Config{}, fmt.Errorf("URL %s: target name: %w", volurl.Redact(s), err)
 	}
 	n, err := strconv.ParseUint(lun, 10, 64)
 	if err != nil || n > 1<<14-1 {
-		return Config{}, fmt.Errorf("URL %s: LUN %q is not a number from 0 to 16383", redactURL(s), lun)
+		return Config{}, fmt.Errorf("URL %s: LUN %q is not a number from 0 to 16383", volurl.Redact(s), lun)
 	}
 	c.TargetName, c.LUN = name, n
 	return c, nil
@@ -57,34 +57,34 @@ func ParsePortal(s string) (Config, error) {
 		return Config{}, err
 	}
 	if path != "" {
-		return Config{}, fmt.Errorf("%s: want only host[:port], without target and LUN", redactURL(s))
+		return Config{}, fmt.Errorf("%s: want only host[:port], without target and LUN", volurl.Redact(s))
 	}
 	return c, nil
 }
 
 // parseURL reads everything but the path, which it returns without its slash.
 func parseURL(s string) (c Config, path string, err error) {
-	scheme, rest, ok := strings.Cut(s, "://")
+	scheme, rest, ok := volurl.Scheme(s)
 	switch {
 	case !ok:
-		return c, "", fmt.Errorf("%q is not a URL: want iser://host[:port]/iqn/lun, iscsi://host[:port]/iqn/lun or nvme+tcp://host[:port]/nqn/nsid", redactURL(s))
+		return c, "", fmt.Errorf("%q is not a URL: want iser://host[:port]/iqn/lun, iscsi://host[:port]/iqn/lun or nvme+tcp://host[:port]/nqn/nsid", volurl.Redact(s))
 	case !slices.Contains(schemes[:], scheme):
-		return c, "", fmt.Errorf("URL %s: scheme %q is not known: want iser, iser+roce or iscsi, or for NVMe nvme+tcp, nvme+rdma or nvme+roce", redactURL(s), scheme)
+		return c, "", fmt.Errorf("URL %s: scheme %q is not known: want iser, iser+roce or iscsi, or for NVMe nvme+tcp, nvme+rdma or nvme+roce", volurl.Redact(s), scheme)
 	}
 	c.Transport = Transport(slices.Index(schemes[:], scheme))
 	rest, query, _ := strings.Cut(rest, "?")
 	host, path, _ := strings.Cut(rest, "/")
 	if i := strings.LastIndexByte(host, '@'); i >= 0 {
 		if c.Auth.User, c.Auth.Secret, err = parseUser(host[:i]); err != nil {
-			return c, "", fmt.Errorf("URL %s: %w", redactURL(s), err)
+			return c, "", fmt.Errorf("URL %s: %w", volurl.Redact(s), err)
 		}
 		host = host[i+1:]
 	}
-	if c.Address, err = joinPort(host); err != nil {
-		return c, "", fmt.Errorf("URL %s: %w", redactURL(s), err)
+	if c.Address, err = volurl.HostPort(host, DefaultPort); err != nil {
+		return c, "", fmt.Errorf("URL %s: %w", volurl.Redact(s), err)
 	}
 	if err := c.parseOptions(query); err != nil {
-		return c, "", fmt.Errorf("URL %s: %w", redactURL(s), err)
+		return c, "", fmt.Errorf("URL %s: %w", volurl.Redact(s), err)
 	}
 	return c, path, nil
 }
@@ -106,45 +106,6 @@ func parseUser(s string) (string, Secret, error) {
 		secret = u
 	}
 	return user, Secret(secret), nil
-}
-
-// joinPort completes host[:port] and checks it.
-func joinPort(hp string) (string, error) {
-	if hp == "" {
-		return "", errors.New("host is empty")
-	}
-	host, port := hp, DefaultPort
-	switch {
-	case hp[0] == '[':
-		end := strings.IndexByte(hp, ']')
-		if end < 0 {
-			return "", fmt.Errorf("host %q: the closing bracket of the IPv6 address is missing", hp)
-		}
-		host = hp[1:end]
-		ip, _, _ := strings.Cut(host, "%")
-		if net.ParseIP(ip) == nil || !strings.Contains(ip, ":") {
-			return "", fmt.Errorf("host %q: what stands in brackets is not an IPv6 address", hp)
-		}
-		if tail := hp[end+1:]; tail != "" {
-			if tail[0] != ':' {
-				return "", fmt.Errorf("host %q: want :port after the bracket", hp)
-			}
-			port = tail[1:]
-		}
-	case strings.Count(hp, ":") > 1:
-		return "", fmt.Errorf("host %q: write an IPv6 address in brackets: [%s]", hp, hp)
-	default:
-		if h, p, ok := strings.Cut(hp, ":"); ok {
-			host, port = h, p
-		}
-	}
-	if host == "" {
-		return "", errors.New("host is empty")
-	}
-	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
-		return "", fmt.Errorf("port %q is not a number from 1 to 65535", port)
-	}
-	return net.JoinHostPort(host, port), nil
 }
 
 // parseOptions reads the query part.
@@ -243,32 +204,4 @@ func (c *Config) URL() string {
 		user = c.Auth.User + "@"
 	}
 	return fmt.Sprintf("%s://%s%s/%s/%d", c.Transport, user, c.Address, c.TargetName, c.LUN)
-}
-
-// redactURL removes what may be a secret.
-func redactURL(s string) string {
-	scheme, rest, ok := strings.Cut(s, "://")
-	if !ok {
-		scheme, rest = "", s
-	} else {
-		scheme += "://"
-	}
-	rest, query, q := strings.Cut(rest, "?")
-	if i := strings.LastIndexByte(rest, '@'); i >= 0 {
-		user, _, secret := strings.Cut(rest[:i], "%")
-		if secret {
-			user += "%…"
-		}
-		rest = user + rest[i:]
-	}
-	if q {
-		opts := strings.Split(query, "&")
-		for i, o := range opts {
-			if k, _, ok := strings.Cut(o, "="); ok && strings.Contains(k, "password") {
-				opts[i] = k + "=…"
-			}
-		}
-		rest += "?" + strings.Join(opts, "&")
-	}
-	return scheme + rest
 }

@@ -21,6 +21,8 @@ func TestParseURL(t *testing.T) {
 		want Config
 	}{
 		{"iser://host/" + iqn + "/0", base},
+		{"ISER://host/" + iqn + "/0", base}, // RFC 3986 §3.1
+		{"iSCSI://host/iqn.2026-11.softiser%3Adisk0/0?iser", base},
 		{"iscsi://host:3261/" + iqn + "/7", with(func(c *Config) { c.Transport, c.Address, c.LUN = TransportTCP, "host:3261", 7 })},
 		{"iscsi://host/" + iqn + "/0?iser", base},
 		{"iser://[::1]/" + iqn + "/0", with(func(c *Config) { c.Address = "[::1]:3260" })},
@@ -58,6 +60,7 @@ func TestParseURLRefuses(t *testing.T) {
 		"iser://::1/iqn.2026-11.a:b/0":                 "brackets",
 		"iser://[::1/iqn.2026-11.a:b/0":                "bracket",
 		"iser://[host]/iqn.2026-11.a:b/0":              "IPv6",
+		"iscsi://[127.0.0.1]:99/iqn.2026-11.a:b/0":     "write 127.0.0.1:99",
 		"iser://[::1]x/iqn.2026-11.a:b/0":              "after the bracket",
 		"iser://host/disk/0":                           "target name",
 		"iser://host/iqn.2026-11.a:b/x":                "LUN",

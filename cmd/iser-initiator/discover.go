@@ -230,7 +230,7 @@ func subsystems(log *nvmf.Log) (n int) {
 func printURLs(w io.Writer, log *nvmf.Log) {
 	for _, r := range log.Records {
 		if r.Type == nvmeSubsystem {
-			fmt.Fprintf(w, "%s://%s/%s/1\n", r.Scheme(), net.JoinHostPort(r.Address, r.Service), r.Subsystem)
+			fmt.Fprintln(w, r.URL(1))
 		}
 	}
 }

@@ -67,7 +67,7 @@ A volume is named by a URL as libiscsi writes it:
   nvme+rdma://…                                            NVMe over RDMA (iWARP)
   nvme+roce://…                                            NVMe over RDMA (RoCE v2)
 
-Options after "?": target_user, target_password (mutual CHAP), header_digest,
+Options after "?", of iSCSI: target_user, target_password (mutual CHAP), header_digest,
 data_digest (none, crc32c), auth (md5, sha1, sha-256, sha3-256), noauth.
 Secrets are better kept in a file or in the environment: see --chap-secret-file.
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 
 	"softiser/internal/nvme"
 )
@@ -33,6 +34,11 @@ func (e *Entry) Scheme() string {
 		return "nvme+" + TransportRoCE.String()
 	}
 	return "nvme+" + e.Transport
+}
+
+// URL is the address of a namespace of the subsystem that the entry leads to.
+func (e *Entry) URL(nsid uint32) string {
+	return formatURL(e.Scheme(), net.JoinHostPort(e.Address, e.Service), e.Subsystem, nsid)
 }
 
 // Log is the discovery log page.

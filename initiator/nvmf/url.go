@@ -1,12 +1,12 @@
 package nvmf
 
 import (
-	"errors"
 	"fmt"
-	"net"
+	"net/url"
 	"strconv"
 	"strings"
 
+	"softiser/initiator/internal/volurl"
 	"softiser/internal/nvme"
 )
 
@@ -15,8 +15,8 @@ var schemes = map[string]Transport{"nvme+tcp": TransportTCP, "nvme+rdma": Transp
 
 // IsURL reports whether s begins like the URL of a namespace.
 func IsURL(s string) bool {
-	scheme, _, ok := strings.Cut(s, "://")
-	return ok && strings.HasPrefix(scheme, "nvme+")
+	scheme, _, ok := volurl.Scheme(s)
+	return ok && strings.HasPrefix(scheme, "nvme") // nvme:// too, so that ParseURL says what there is
 }
 
 // ParseURL reads a namespace's address:
@@ -25,8 +25,8 @@ func IsURL(s string) bool {
 //	nvme+rdma://host[:port]/nqn/nsid (over iWARP)
 //	nvme+roce://host[:port]/nqn/nsid (NVMe/RDMA over RoCE)
 //
-// IPv6 addresses stand in brackets. The fields that a URL does not speak of are left at
-// their zero values.
+// IPv6 addresses, and nothing else, stand in brackets. What an NQN has of / % ? and commas is written
+// with %XX escapes. The fields that a URL does not speak of are left at their zero values.
 func ParseURL(s string) (Config, error) {
 	c, path, err := parseURL(s, func(Transport) string { return DefaultPort })
 	if err != nil {
@@ -36,14 +36,14 @@ func ParseURL(s string) (Config, error) {
 	if !ok || nqn == "" || id == "" {
 		return c, fmt.Errorf("URL %s: want nvme+%v://host[:port]/nqn/nsid", s, c.Transport)
 	}
-	if err := nvme.CheckNQN(nqn); err != nil {
+	if c.Subsystem, err = parseNQN(nqn); err != nil {
 		return c, fmt.Errorf("URL %s: %w", s, err)
 	}
 	n, err := strconv.ParseUint(id, 10, 32)
 	if err != nil || n == 0 || n >= uint64(nvme.NSIDAll) {
 		return c, fmt.Errorf("URL %s: namespace %q is not a number from 1 to %d", s, id, uint32(nvme.NSIDAll)-1)
 	}
-	c.Subsystem, c.NSID = nqn, uint32(n)
+	c.NSID = uint32(n)
 	return c, nil
 }
 
@@ -51,52 +51,52 @@ func ParseURL(s string) (Config, error) {
 // NQN of a service of its own.
 func ParsePortal(s string) (Config, error) {
 	c, nqn, err := parseURL(s, Transport.discoveryPort)
-	if err == nil && nqn != "" {
-		if err = nvme.CheckNQN(nqn); err != nil {
-			err = fmt.Errorf("%s: want only host[:port], or the NQN of a discovery service behind it: %w", s, err)
-		}
+	if err != nil || nqn == "" {
+		return c, err
 	}
-	c.Subsystem = nqn
-	return c, err
+	if c.Subsystem, err = parseNQN(nqn); err != nil {
+		return c, fmt.Errorf("%s: want only host[:port], or the NQN of a discovery service behind it: %w", s, err)
+	}
+	return c, nil
+}
+
+func parseNQN(s string) (string, error) {
+	nqn, err := url.PathUnescape(s)
+	if err != nil {
+		return "", fmt.Errorf("subsystem: %w", err)
+	}
+	return nqn, nvme.CheckNQN(nqn)
 }
 
 func parseURL(s string, port func(Transport) string) (c Config, path string, err error) {
-	scheme, rest, _ := strings.Cut(s, "://")
+	scheme, rest, _ := volurl.Scheme(s)
+	fail := func(format string, args ...any) (Config, string, error) {
+		return Config{}, "", fmt.Errorf("URL %s: %w", volurl.Redact(s), fmt.Errorf(format, args...))
+	}
 	t, ok := schemes[scheme]
 	if !ok {
-		return c, "", fmt.Errorf("URL %s: scheme %q is not known: want nvme+tcp, nvme+rdma or nvme+roce", s, scheme)
+		return fail("scheme %q is not known: want nvme+tcp, nvme+rdma (iWARP) or nvme+roce", scheme)
 	}
+	rest, _, options := strings.Cut(rest, "?")
 	host, path, _ := strings.Cut(rest, "/")
-	if i := strings.LastIndexByte(host, '@'); i >= 0 { // not repeated: it may hold a secret
-		return c, "", fmt.Errorf("URL %s://…%s: NVMe has no user names; keys are given by options such as --dhchap-secret", scheme, rest[i:])
+	switch {
+	case strings.Contains(host, "@"):
+		return fail("NVMe has no user names; keys are given by options such as --dhchap-secret")
+	case options:
+		return fail("what is behind the ? is for iSCSI; of NVMe there are options such as --hostnqn instead, and a ? in an NQN is written %%3F")
+	}
+	if c.Address, err = volurl.HostPort(host, port(t)); err != nil {
+		return fail("%w", err)
 	}
 	c.Transport = t
-	if c.Address, err = joinPort(host, port(t)); err != nil {
-		return c, "", fmt.Errorf("URL %s: %w", s, err)
-	}
 	return c, path, nil
-}
-
-// joinPort completes host[:port] and checks it.
-func joinPort(hp, port string) (string, error) {
-	host := hp
-	if h, p, err := net.SplitHostPort(hp); err == nil {
-		host, port = h, p
-	} else if strings.HasPrefix(hp, "[") && strings.HasSuffix(hp, "]") {
-		host = hp[1 : len(hp)-1]
-	} else if strings.Contains(hp, ":") {
-		return "", fmt.Errorf("host %q: want host[:port], an IPv6 address in brackets", hp)
-	}
-	if host == "" {
-		return "", errors.New("host is empty")
-	}
-	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
-		return "", fmt.Errorf("port %q is not a number from 1 to 65535", port)
-	}
-	return net.JoinHostPort(host, port), nil
 }
 
 // URL returns the address of the namespace.
 func (c *Config) URL() string {
-	return fmt.Sprintf("nvme+%v://%s/%s/%d", c.Transport, c.Address, c.Subsystem, c.NSID)
+	return formatURL("nvme+"+c.Transport.String(), c.Address, c.Subsystem, c.NSID)
+}
+
+func formatURL(scheme, address, nqn string, nsid uint32) string {
+	return fmt.Sprintf("%s://%s/%s/%d", scheme, address, url.PathEscape(nqn), nsid)
 }

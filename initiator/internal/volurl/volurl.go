@@ -1,0 +1,85 @@
+// Package volurl is what the URLs of volumes have in common, whatever the wire: scheme, host and
+// port (RFC 3986), and that nothing is printed which may be a secret.
+package volurl
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+)
+
+// Scheme cuts s behind its scheme, which it returns in small letters (RFC 3986 §3.1). ok=false: s
+// has none.
+func Scheme(s string) (scheme, rest string, ok bool) {
+	scheme, rest, ok = strings.Cut(s, "://")
+	return strings.ToLower(scheme), rest, ok
+}
+
+// HostPort completes host[:port] with the port that is meant where it names none, and checks it.
+func HostPort(hp, port string) (string, error) {
+	host := hp
+	switch {
+	case strings.HasPrefix(hp, "["):
+		inside, tail, ok := strings.Cut(hp[1:], "]")
+		if !ok {
+			return "", fmt.Errorf("host %q: the closing bracket of the IPv6 address is missing", hp)
+		}
+		if tail != "" && tail[0] != ':' {
+			return "", fmt.Errorf("host %q: want :port after the bracket", hp)
+		}
+		// RFC 3986 §3.2.2: in brackets stands no IPv4 address and no name.
+		switch ip, _, _ := strings.Cut(inside, "%"); {
+		case inside == "":
+		case !strings.Contains(ip, ":"):
+			return "", fmt.Errorf("host %q: brackets are for IPv6 addresses: write %s%s", hp, inside, tail)
+		case net.ParseIP(ip) == nil:
+			return "", fmt.Errorf("host %q: what stands in brackets is not an IPv6 address", hp)
+		}
+		if host = inside; tail != "" {
+			port = tail[1:]
+		}
+	case strings.Count(hp, ":") > 1:
+		return "", fmt.Errorf("host %q: write an IPv6 address in brackets: [%s]", hp, hp)
+	default:
+		if h, p, ok := strings.Cut(hp, ":"); ok {
+			host, port = h, p
+		}
+	}
+	if host == "" {
+		return "", errors.New("host is empty")
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+		return "", fmt.Errorf("port %q is not a number from 1 to 65535", port)
+	}
+	return net.JoinHostPort(host, port), nil
+}
+
+// Redact removes what may be a secret.
+func Redact(s string) string {
+	scheme, rest, ok := strings.Cut(s, "://")
+	if !ok {
+		scheme, rest = "", s
+	} else {
+		scheme += "://"
+	}
+	rest, query, q := strings.Cut(rest, "?")
+	if i := strings.LastIndexByte(rest, '@'); i >= 0 {
+		user, _, secret := strings.Cut(rest[:i], "%")
+		if secret {
+			user += "%…"
+		}
+		rest = user + rest[i:]
+	}
+	if q {
+		opts := strings.Split(query, "&")
+		for i, o := range opts {
+			if k, _, ok := strings.Cut(o, "="); ok && strings.Contains(k, "password") {
+				opts[i] = k + "=…"
+			}
+		}
+		rest += "?" + strings.Join(opts, "&")
+	}
+	return scheme + rest
+}

@@ -2,6 +2,7 @@ package initiator
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -102,6 +103,9 @@ func newLUN(ctx context.Context, n uint64, paths []*Session) (*LUN, error) {
 		told[i] = s.units.reports()
 		at := lookup{s, l.wire}
 		id, err := at.identify(ctx)
+		if errors.Is(err, ErrNoLUN) {
+			err = s.missing(ctx)
+		}
 		if err != nil {
 			return nil, fmt.Errorf("initiator: %s: LUN %d: %w", s.cfg.URL(), n, err)
 		}
@@ -128,6 +132,15 @@ func newLUN(ctx context.Context, n uint64, paths []*Session) (*LUN, error) {
 		s.units.attach(l, told[i])
 	}
 	return l, nil
+}
+
+// missing is an ErrNoLUN that says what the target has instead, as far as it tells.
+func (s *Session) missing(ctx context.Context) error {
+	luns, err := s.ReportLUNs(ctx)
+	if err != nil {
+		return ErrNoLUN
+	}
+	return blockio.NoLUN(ErrNoLUN.Error(), "LUN", luns)
 }
 
 // newCalls makes the synchronous calls of a LUN whose paths are known.

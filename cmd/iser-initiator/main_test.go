@@ -306,6 +306,32 @@ func TestUsageEverywhere(t *testing.T) {
 	}
 }
 
+// A LUN or a namespace that is not there: every command says which, and what there is.
+func TestMissingUnit(t *testing.T) {
+	addr, _ := serveBoth(t)
+	file := filepath.Join(t.TempDir(), "img")
+	if err := os.WriteFile(file, make([]byte, 512), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for scheme, want := range map[string]string{
+		"iser": "LUN 7: the target has no such logical unit; it has LUN 0\n", "iscsi": "LUN 7: the target has no such logical unit; it has LUN 0\n",
+		"nvme+tcp": "namespace 7: the subsystem has no such namespace; it has namespace 1\n", "nvme+rdma": "namespace 7: the subsystem has no such namespace; it has namespace 1\n",
+	} {
+		url := scheme + "://" + addr + "/" + testIQN + "/7"
+		if strings.HasPrefix(scheme, "nvme") {
+			url = scheme + "://" + addr + "/" + testNQN + "/7"
+		}
+		for _, line := range [][]string{
+			{"info", url}, {"read", url, file + ".new"}, {"write", url, file}, {"verify", url, file}, {"bench", url, "--rw=read", "--eta=never"},
+			{"attach", url, "--device=none", "--run-dir", t.TempDir()}, {"reserve", "report", url},
+		} {
+			if _, errs, code := run(t, line...); code != exitNotFound || strings.Count(errs, want) != 1 {
+				t.Errorf("%q: exit code %d, %s", line, code, errs)
+			}
+		}
+	}
+}
+
 func TestExitCodes(t *testing.T) {
 	addr, _ := serve(t, 1<<20, "a-long-secret-1")
 	good := "iser://joe%a-long-secret-1@" + addr + "/" + testIQN + "/0"

@@ -1,6 +1,10 @@
 package blockio
 
-import "errors"
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
 
 // ConfigError is a setting that cannot be used. Nothing has been sent.
 type ConfigError struct{ Err error }
@@ -33,7 +37,7 @@ var (
 	// writes that were acknowledged since the flush before may be gone. The next
 	// flush is believed again.
 	ErrCacheLost = errors.New("initiator: the target lost acknowledged writes that were in its cache; what was written since the last successful flush may be lost")
-	// ErrNoLUN is a logical unit or a namespace that the target does not have.
+	// ErrNoLUN is a logical unit or a namespace that the target does not have. See NoLUN.
 	ErrNoLUN = errors.New("the target has no such logical unit")
 	// ErrInaccessible ends a command that the target has not carried out because this
 	// path does not lead to the volume now (Access).
@@ -50,3 +54,26 @@ type noConnection struct{ err error }
 func (e *noConnection) Error() string { return e.err.Error() }
 
 func (e *noConnection) Unwrap() []error { return []error{e.err, ErrNoConnection} }
+
+// NoLUN is an ErrNoLUN in the words of the wire, with what there is instead: units of a kind.
+func NoLUN[N uint32 | uint64](why, kind string, there []N) error {
+	const most = 16 // of several thousand that a target may have
+	switch n := len(there); {
+	case n == 0:
+		why += fmt.Sprintf(", nor another %s that we may use", kind)
+	case n == 1:
+		why += fmt.Sprintf("; it has %s %d", kind, there[0])
+	default:
+		why += fmt.Sprintf("; it has %ss %s", kind, strings.Trim(strings.ReplaceAll(fmt.Sprint(there[:min(n, most)]), " ", ", "), "[]"))
+		if n > most {
+			why += fmt.Sprintf(" and %d more", n-most)
+		}
+	}
+	return &noLUN{why}
+}
+
+type noLUN struct{ why string }
+
+func (e *noLUN) Error() string { return e.why }
+
+func (e *noLUN) Unwrap() error { return ErrNoLUN }

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -582,6 +583,46 @@ func TestPathComesLater(t *testing.T) {
 		_, err := Open(context.Background(), Config{Paths: []Dialer{a.dialer(), b.dialer()}})
 		if !errors.Is(err, a.refuse) || !errors.Is(err, b.refuse) {
 			t.Error(err)
+		}
+	})
+}
+
+// Whoever opens a volume is told of a path once: in the error if no path can be opened, else by an event. That
+// closing the volume has ended an attempt is no news.
+func TestUnusedPathIsToldOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var lines []string
+		tell := func(line string) { lines = append(lines, line) }
+		a, b := newStorage().path("a"), newStorage().path("b")
+		a.refuse = errors.New("nobody listens")
+		if _, err := Open(context.Background(), Config{OnEvent: tell, Paths: []Dialer{a.dialer()}}); !errors.Is(err, a.refuse) || len(lines) > 0 {
+			t.Errorf("%v, and beside it %q", err, lines)
+		}
+		var hangs atomic.Bool
+		dialer, refuses := a.dialer(), a.dialer().Open
+		dialer.Open = func(ctx context.Context, h Hooks) (blockio.Path, error) {
+			if !hangs.Load() {
+				return refuses(ctx, h)
+			}
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}
+		v, err := Open(context.Background(), Config{OnEvent: tell, Paths: []Dialer{dialer, b.dialer()}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(20 * time.Second) // the keeper tries again
+		synctest.Wait()
+		if want := "a: not used: nobody listens"; strings.Count(strings.Join(lines, "|"), "not used") != 1 || !slices.Contains(lines, want) {
+			t.Errorf("%q, want one %q", lines, want)
+		}
+		hangs.Store(true)
+		time.Sleep(6 * time.Second) // the keeper is at it
+		synctest.Wait()
+		lines = nil
+		v.Close()
+		if len(lines) > 0 {
+			t.Errorf("closing says %q", lines)
 		}
 	})
 }

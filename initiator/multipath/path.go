@@ -36,6 +36,7 @@ type path struct {
 	// again says nothing of others.
 	stands bool
 	why    error
+	untold bool // that why keeps it from being opened
 	info   blockdev.Info
 	lost   time.Time // when what is in limbo was lost
 	limbo  queue     // changes whose outcome is unknown, until the path is fenced
@@ -82,11 +83,12 @@ func (p *path) open(ctx context.Context) error {
 	p.v.mu.Lock()
 	if err != nil {
 		if was := p.why; was == nil || was.Error() != err.Error() {
-			p.v.event("%s: not used: %v", p.dial.Name, err)
+			p.untold = true
 		}
 		p.why = err
+		p.v.tellUnused()
 	} else {
-		p.vol = vol
+		p.vol, p.untold = vol, false
 	}
 	p.v.mu.Unlock()
 	p.v.events.Tell()

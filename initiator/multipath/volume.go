@@ -73,6 +73,10 @@ func Open(ctx context.Context, cfg Config) (*Volume, error) {
 		v.discard()
 		return nil, err
 	}
+	v.mu.Lock()
+	v.tellUnused()
+	v.mu.Unlock()
+	v.events.Tell()
 	tried := make(chan struct{}, len(v.paths))
 	for _, p := range v.paths {
 		v.wg.Add(1)
@@ -276,6 +280,17 @@ func (v *Volume) noPath() error {
 		errs = append(errs, fmt.Errorf("%s: %w", p.dial.Name, p.reason()))
 	}
 	return errors.Join(errs...)
+}
+
+// tellUnused says of which paths no use is made, once there is one that is used: else whoever opens
+// the volume is told in an error. What Close breaks off is no news. The caller holds v.mu.
+func (v *Volume) tellUnused() {
+	for _, p := range v.paths {
+		if p.untold && v.names != nil && !v.closed {
+			p.untold = false
+			v.event("%s: not used: %v", p.dial.Name, p.why)
+		}
+	}
 }
 
 // event has v.events.Tell report a line, which settle calls. The caller holds v.mu.

@@ -128,7 +128,7 @@ func refused(qid uint16, s nvme.Status, dw0 uint32) error {
 		e.What = map[uint16]string{nvme.ConnectAtQID: "queue identifier", nvme.ConnectAtSQSize: "queue size", nvme.ConnectAtKeepAlive: "keep alive timeout: choose another one"}[at]
 	} else {
 		e.What = map[uint16]string{nvme.ConnectDataAtHostID: "host identifier", nvme.ConnectDataAtCntlID: "controller identifier",
-			nvme.ConnectDataAtSubsystem: "subsystem NQN: there is no such subsystem", nvme.ConnectDataAtHost: "host NQN"}[at]
+			nvme.ConnectDataAtSubsystem: "subsystem NQN: there is no such subsystem; discovery lists what this host may use", nvme.ConnectDataAtHost: "host NQN"}[at]
 	}
 	if e.What == "" {
 		e.What = fmt.Sprintf("byte %d", at)

@@ -93,6 +93,11 @@ func (a *Association) Namespace(ctx context.Context, id uint32) (*Namespace, err
 	}
 	n.calls = syncio.New(n, syncio.Config{Pool: a.cfg.Pool, Closed: &n.closed, Short: ErrShort, Abort: n.abort})
 	g, ids, epoch, err := n.inspect(ctx)
+	if errors.Is(err, blockio.ErrNoLUN) {
+		if all, lerr := a.Namespaces(ctx); lerr == nil { // what there is instead, where it is told
+			err = blockio.NoLUN("the subsystem has no such namespace", "namespace", all)
+		}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("nvmf: %s: namespace %d: %w", a.cfg.Subsystem, id, err)
 	}

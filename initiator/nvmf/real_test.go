@@ -8,6 +8,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -404,12 +405,12 @@ func TestConnectRefused(t *testing.T) {
 	cfg := config(addr)
 	cfg.Subsystem = "nqn.2026-11.softiser:other"
 	var ce *ConnectError
-	if _, err := Open(t.Context(), cfg); !errors.As(err, &ce) || ce.Status != 0x182 || ce.What != "subsystem NQN: there is no such subsystem" {
+	if _, err := Open(t.Context(), cfg); !errors.As(err, &ce) || ce.Status != 0x182 || !strings.HasPrefix(ce.What, "subsystem NQN: there is no such subsystem; discovery") {
 		t.Error(err)
 	}
 	cfg = config(addr)
 	cfg.NSID = 7
-	if _, err := Open(t.Context(), cfg); !errors.Is(err, blockio.ErrNoLUN) {
+	if _, err := Open(t.Context(), cfg); !errors.Is(err, blockio.ErrNoLUN) || !strings.HasSuffix(err.Error(), "namespace 7: the subsystem has no such namespace; it has namespace 1") {
 		t.Error(err)
 	}
 	for _, bad := range []func(*Config){

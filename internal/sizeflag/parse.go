@@ -3,10 +3,9 @@ package sizeflag
 import (
 	"fmt"
 	"math"
+	"math/big"
 	"strconv"
 	"strings"
-
-	"github.com/dustin/go-humanize"
 )
 
 // Form is what a size looks like, for error messages.
@@ -14,13 +13,13 @@ const Form = "bytes, or a number with a spelled-out unit such as 512B, 4KiB, 100
 
 // Parse reads a size as options, volumes on the command line and configurations take it.
 // A unit must leave no doubt between 1000 and 1024, so a bare k, m, g or t is refused:
-// tools disagree about it (fio and lvm2 say 1024, go-humanize says 1000). A bare number
-// is bytes.
+// tools disagree about it (fio and lvm2 say 1024, others 1000). A bare number
+// is bytes. A fraction has to come out as whole bytes: a volume is as large as it is said to be.
 func Parse(s string) (int64, error) {
 	t := strings.TrimSpace(s)
 	unit := strings.TrimSpace(strings.TrimLeft(t, "0123456789._"))
 	number := strings.TrimSpace(strings.TrimSuffix(t, unit))
-	if number == "" || strings.Contains(unit, ",") { // 1,5 is 15 to go-humanize
+	if number == "" {
 		return 0, fmt.Errorf("%q is not a size; expected %s", s, Form)
 	}
 	switch strings.ToLower(unit) {
@@ -38,12 +37,25 @@ func Parse(s string) (int64, error) {
 		}
 		return 0, fmt.Errorf("the unit of %q is ambiguous; write %s%siB (powers of 1024) or %s%s (powers of 1000)", s, number, u, number, si)
 	}
-	n, err := humanize.ParseBytes(strings.ReplaceAll(t, "_", ""))
-	if err != nil {
+	scale, ok := units[strings.ToLower(unit)]
+	n, isNumber := new(big.Rat).SetString(strings.ReplaceAll(number, "_", ""))
+	if !ok || !isNumber {
 		return 0, fmt.Errorf("%q is not a size; expected %s", s, Form)
 	}
-	if n > math.MaxInt64 {
+	n.Mul(n, new(big.Rat).SetInt64(scale))
+	switch {
+	case n.Cmp(new(big.Rat).SetInt64(math.MaxInt64)) > 0:
 		return 0, fmt.Errorf("%q is more than %d bytes, the largest size a device can have", s, int64(math.MaxInt64))
+	case !n.IsInt():
+		return 0, fmt.Errorf("%q is not a whole number of bytes (about %s); write it in a smaller unit", s, n.FloatString(1))
 	}
-	return int64(n), nil
+	return n.Num().Int64(), nil
+}
+
+// units in small letters, in bytes.
+var units = map[string]int64{
+	"b":  1,
+	"kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12, "pb": 1e15, "eb": 1e18,
+	"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40, "pib": 1 << 50, "eib": 1 << 60,
+	"ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30, "ti": 1 << 40, "pi": 1 << 50, "ei": 1 << 60,
 }

@@ -18,6 +18,9 @@ func (c *clone) account(s *slot) {
 		r.Err = fmt.Errorf("%d of %d bytes were not transferred: %w", r.Residual, s.ext.n, syscall.EIO)
 	}
 	if r.Err != nil {
+		if s.d == dirSync && c.ledger != nil {
+			c.flushes.failed(c.ledger)
+		}
 		c.fail(s, r.Err)
 		return
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"softiser/blockdev"
+	"softiser/initiator/blockio"
 )
 
 // clone is one running instance of a job.
@@ -131,10 +132,14 @@ func (c *clone) makeSlots() (err error) {
 		_ = populate(c.mem) // before the clock runs; a kernel that cannot gives memory when it is first used
 	}
 	c.slots = make([]slot, j.IODepth)
+	users := make([]*blockio.Flusher, len(c.luns)) // each clone is told of losses, also where several share a session
+	for i, l := range c.luns {
+		users[i] = l.NewFlusher()
+	}
 	for i := range c.slots {
 		s := &c.slots[i]
 		s.c, s.lun, s.buf = c, c.luns[i%len(c.luns)], c.mem[i*each:(i+1)*each]
-		s.req.Done, s.req.User = slotDone, s
+		s.req.Done, s.req.User, s.req.Flusher = slotDone, s, users[i%len(c.luns)]
 		if j.writes() && j.Verify == VerifyNone {
 			c.content.fill(s.buf[:j.maxBS()])
 		}

@@ -50,9 +50,11 @@
 // With verify=crc32c every block carries fio's own 44-byte header, so fio can
 // check what this package wrote and the other way round. A [Ledger] knows for
 // each block which write was issued, which was acknowledged, and which was
-// made durable by a flush or by FUA. The block must hold a generation between
+// made durable by FUA, or by a flush of the same run that has succeeded with no
+// failed one since. The block must hold a generation between
 // the last acknowledged and the last issued: an older one is stale, a block of
 // another offset is misplaced, everything else is corrupt. The ledger can live
 // in a file (verify-state), mapped shared: it survives kill -9 of this process,
-// and a later verify-only run tells whether an acknowledged write was lost.
+// and a later verify-only run tells whether an acknowledged write was lost, or
+// with verify-durable, after a loss of power, a durable one.
 package bench

@@ -15,6 +15,7 @@ import (
 // or inside Submit when inline is set.
 type fakeLUN struct {
 	info   blockdev.Info
+	cache  blockio.Cache
 	inline bool
 	delay  time.Duration
 	mu     sync.Mutex
@@ -45,6 +46,10 @@ func newFake(t testing.TB, size int64) *fakeLUN {
 	}()
 	t.Cleanup(func() { close(f.queue) })
 	return f
+}
+
+func (f *fakeLUN) NewFlusher() *blockio.Flusher {
+	return f.cache.NewFlusher()
 }
 
 func (f *fakeLUN) Info() blockdev.Info  { return f.info }

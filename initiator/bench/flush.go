@@ -54,6 +54,12 @@ func (f *flushes) durable(l *Ledger) {
 	f.covered = f.covered[:0]
 }
 
+// failed takes note that one has: of what was acknowledged before, none is known to be in the target's cache.
+func (f *flushes) failed(l *Ledger) {
+	f.acked, f.covered = f.acked[:0], f.covered[:0]
+	l.flushFailed()
+}
+
 // flush makes a slot's operation one.
 func (s *slot) flush() {
 	s.d, s.ext = dirSync, extent{d: dirSync}

@@ -36,6 +36,9 @@ type Ledger struct {
 	mem    []byte // whole mapping
 	entry  []ledgerEntry
 	file   *os.File
+	// held has a bit for each block that this run has written into the target's cache since the last flush
+	// that failed: what a flush makes durable. Of earlier writes it is not known that they are still there.
+	held []byte
 }
 
 type ledgerEntry struct{ issued, acked, durable uint32 }
@@ -53,8 +56,7 @@ func newLedger(seed uint64, base, unit int64, blocks uint64) (*Ledger, error) {
 		return nil, err
 	}
 	l := &Ledger{seed: seed, base: base, unit: unit, blocks: blocks, mem: mem}
-	l.view()
-	return l, nil
+	return l, l.view()
 }
 
 // sign fills the buffer of a write with one headed block per unit.
@@ -110,16 +112,21 @@ func openLedger(path string, seed uint64, base, unit int64, blocks uint64, mustE
 		syscall.Munmap(mem)
 		return nil, fmt.Errorf("verify state %s: %w", path, err)
 	}
-	l.view()
+	if err := l.view(); err != nil {
+		syscall.Munmap(mem)
+		return nil, err
+	}
 	return l, nil
 }
 
 // view overlays the entries on the mapping. The host is little-endian on
 // every platform that this project builds for.
-func (l *Ledger) view() {
+func (l *Ledger) view() (err error) {
 	if l.blocks > 0 {
 		l.entry = unsafe.Slice((*ledgerEntry)(unsafe.Pointer(&l.mem[ledgerHeader])), l.blocks)
 	}
+	l.held, err = alignedMemory(int(l.blocks+7) / 8)
+	return err
 }
 
 func (l *Ledger) putHeader() {
@@ -160,10 +167,13 @@ func (l *Ledger) issue(off int64) uint32 {
 // ack enters that every write issued to the block at off was acknowledged;
 // durable: and is on stable storage.
 func (l *Ledger) ack(off int64, durable bool) {
-	e := &l.entry[l.index(off)]
+	i := l.index(off)
+	e := &l.entry[i]
 	atomic.StoreUint32(&e.acked, e.issued)
 	if durable {
 		atomic.StoreUint32(&e.durable, e.issued)
+	} else {
+		l.held[i/8] |= 1 << (i % 8)
 	}
 }
 
@@ -190,11 +200,15 @@ func (l *Ledger) window(off int64, durable bool) (w window, ok bool) {
 // flushedAll enters that a flush has completed while nothing was in flight.
 func (l *Ledger) flushedAll() {
 	for i := range l.entry {
-		if e := &l.entry[i]; e.acked != e.durable {
+		if e := &l.entry[i]; e.acked != e.durable && l.held[i/8]&(1<<(i%8)) != 0 {
 			atomic.StoreUint32(&e.durable, e.acked)
 		}
 	}
 }
+
+// flushFailed enters that a flush has failed: what was in the target's cache may be lost, and the next flush
+// says nothing of it.
+func (l *Ledger) flushFailed() { clear(l.held) }
 
 // Close gives the memory back; a file keeps its content.
 func (l *Ledger) Close() error {
@@ -202,7 +216,8 @@ func (l *Ledger) Close() error {
 		return nil
 	}
 	err := syscall.Munmap(l.mem[:cap(l.mem)])
-	l.mem, l.entry = nil, nil
+	freeMemory(l.held)
+	l.mem, l.entry, l.held = nil, nil, nil
 	if l.file != nil {
 		err = errors.Join(err, l.file.Close())
 	}

@@ -14,6 +14,8 @@ type LUN interface {
 	Submit(*blockio.Request)
 	Info() blockdev.Info
 	Stats() blockio.Stats
+	// NewFlusher makes a user who is told of a lost cache himself.
+	NewFlusher() *blockio.Flusher
 	Close() error
 }
 

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"encoding/json"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -143,6 +144,63 @@ func TestLedgerSurvives(t *testing.T) {
 		if _, err := runText(t, f, text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v, want %q", err, want)
 		}
+	}
+}
+
+// A flush makes durable what is in the target's cache: not what an earlier run has left there, which a loss of
+// power may have taken meanwhile, nor what was there before a flush that has failed.
+func TestFlushCoversNothingLost(t *testing.T) {
+	t.Run("earlier run", func(t *testing.T) {
+		f := newFake(t, 1<<20)
+		state := "\nverify_state=" + filepath.Join(t.TempDir(), "ledger")
+		mustRun(t, f, writeVerify+"do_verify=0\nend_fsync=1"+state)
+		flushed := append([]byte(nil), f.data...)
+		mustRun(t, f, writeVerify+"do_verify=0"+state)
+		copy(f.data, flushed) // the power failed
+		mustRun(t, f, writeVerify+"do_verify=0\nend_fsync=1\nnumber_ios=10"+state)
+		if s := mustRun(t, f, writeVerify+"verify_only\nverify_durable"+state).Groups[0]; s.Verified != 256 {
+			t.Errorf("verified %d", s.Verified)
+		}
+	})
+	t.Run("failed flush", func(t *testing.T) {
+		f := newFake(t, 1<<20)
+		state := "\nverify_state=" + filepath.Join(t.TempDir(), "ledger")
+		var flushed []byte
+		flushes := 0
+		f.hook = func(r *blockio.Request) (bool, error) {
+			if r.Op != blockio.OpFlush {
+				return false, nil
+			}
+			if flushes++; flushes == 40 {
+				copy(f.data, flushed)
+				return false, blockio.ErrCacheLost
+			}
+			flushed = append(flushed[:0], f.data...)
+			return false, nil
+		}
+		r, err := runText(t, f, writeVerify+"do_verify=0\nfsync=10\nend_fsync=1\nloops=2\ncontinue_on_error=all"+state)
+		if err != nil || !errors.Is(r.Err(), blockio.ErrCacheLost) || r.Groups[0].Dir[dirWrite].IOs != 512 {
+			t.Fatalf("%v, %v", err, r.Err())
+		}
+		if s := mustRun(t, f, writeVerify+"verify_only\nverify_durable"+state).Groups[0]; s.Verified != 256 {
+			t.Errorf("verified %d", s.Verified)
+		}
+	})
+}
+
+// Clones that share a session are told of a lost cache each: what one of them has flushed says nothing to another.
+func TestClonesFlushForThemselves(t *testing.T) {
+	f := newFake(t, 1<<20)
+	users := map[*blockio.Flusher]bool{}
+	f.hook = func(r *blockio.Request) (bool, error) {
+		if r.Op == blockio.OpFlush {
+			users[r.Flusher] = true
+		}
+		return false, nil
+	}
+	mustRun(t, f, "[j]\nrw=write\nbs=4k\nnumjobs=3\nsessions=1\noffset_increment=256k\nsize=256k\nverify=crc32c\ndo_verify=0\nend_fsync=1")
+	if len(users) != 3 || users[nil] {
+		t.Errorf("%d users flushed for 3 clones", len(users))
 	}
 }
 

@@ -1,7 +1,9 @@
 package durable
 
 import (
+	"cmp"
 	"errors"
+	"fmt"
 	"io/fs"
 	"math/rand/v2"
 	"os"
@@ -75,19 +77,71 @@ func inPlace(name string, flags int) (*Replacement, error) {
 	return &Replacement{File: f}, nil
 }
 
-// beside makes a new file in the folder of name.
+// A part is called .NAME.RANDOM.part. Whoever fills it holds a lock on it (flock), so that the next run
+// finds what a killed one has left.
+const (
+	partEnd      = ".part"
+	randomDigits = 13 // of 36 to the power of them, which is more than 2 to the power of 64
+)
+
+// beside makes a new file in the folder of name, in the place of those that killed runs have left there.
 func beside(name string, mode fs.FileMode) (*os.File, error) {
 	dir, base := filepath.Split(name)
-	base = base[:min(len(base), 200)] // of 255 bytes that a name may have
+	begin := "." + base[:min(len(base), 200)] + "." // of 255 bytes that a name may have
+	sweep(dir, begin)
 	for {
-		f, err := os.OpenFile(dir+"."+base+"."+strconv.FormatUint(rand.Uint64(), 36)+".part", os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
+		random := fmt.Sprintf("%0*s", randomDigits, strconv.FormatUint(rand.Uint64(), 36))
+		f, err := os.OpenFile(dir+begin+random+partEnd, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
 		if errors.Is(err, fs.ErrExist) {
 			continue
 		}
 		if p, ok := errors.AsType[*fs.PathError](err); ok {
 			p.Path = name // which whoever reads the error has given
 		}
+		if err == nil && !claim(f) {
+			f.Close()
+			continue // the sweep of another run came between
+		}
 		return f, err
+	}
+}
+
+// claim locks a part, and reports whether it is there and nobody else's. On a file system without locks
+// everything is somebody's who made it: no sweep gets a lock there.
+func claim(f *os.File) bool {
+	if errors.Is(unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB), unix.EWOULDBLOCK) {
+		return false
+	}
+	return stands(f)
+}
+
+// stands reports whether f is still what its name leads to.
+func stands(f *os.File) bool {
+	st, err := f.Stat()
+	now, nerr := os.Lstat(f.Name())
+	return err == nil && nerr == nil && os.SameFile(st, now)
+}
+
+// sweep removes the parts in a folder whose names begin so and which nobody fills any more.
+func sweep(dir, begin string) {
+	all, err := os.ReadDir(cmp.Or(dir, "."))
+	if err != nil {
+		return // what cannot be listed can be written to all the same
+	}
+	for _, e := range all {
+		middle, ok := strings.CutPrefix(e.Name(), begin)
+		middle, is := strings.CutSuffix(middle, partEnd)
+		if _, err := strconv.ParseUint(middle, 36, 64); !ok || !is || err != nil || len(middle) != randomDigits || !e.Type().IsRegular() {
+			continue
+		}
+		f, err := os.OpenFile(dir+e.Name(), os.O_WRONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+		if err != nil {
+			continue
+		}
+		if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil && stands(f) {
+			os.Remove(f.Name())
+		}
+		f.Close()
 	}
 }
 
@@ -100,6 +154,11 @@ func (o *Replacement) Keep(replace bool) error {
 	}
 	part := o.Name()
 	err := SyncFile(o.File)
+	if lock, derr := unix.FcntlInt(o.Fd(), unix.F_DUPFD_CLOEXEC, 0); derr == nil {
+		defer unix.Close(lock) // the part is ours until it has the name
+	} else if err == nil {
+		err = derr
+	}
 	if cerr := o.Close(); err == nil {
 		err = cerr
 	}

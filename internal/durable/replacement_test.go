@@ -120,6 +120,73 @@ func TestKeepReplacesNothingUnasked(t *testing.T) {
 	}
 }
 
+// TestPartsOfKilledRuns: what a killed run has left is removed by the next one with the same name, and nothing
+// else is: not what another run is filling, nor files that only have similar names.
+func TestPartsOfKilledRuns(t *testing.T) {
+	t.Chdir(t.TempDir())
+	replace := func(name string) *Replacement {
+		t.Helper()
+		f, err := Replace(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return f
+	}
+	for _, name := range []string{"name", strings.Repeat("n", 255)} {
+		killed := replace(name)
+		killed.Close() // as the kernel does, which lets the lock go
+		others := []string{"name.part", ".name.notes.part", ".name.0123456789abc.parts", ".name.0123456789ab-.part", ".other.0123456789abc.part"}
+		for _, o := range others {
+			if err := os.WriteFile(o, nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := os.Mkdir(".name.0000000000000.part", 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+			t.Fatal(err)
+		}
+		first, second := replace(name), replace(name)
+		if _, err := os.Stat(killed.Name()); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%.9s: the part of the killed run: %v", name, err)
+		}
+		for _, n := range append(others, ".name.0000000000000.part", first.Name(), second.Name()) {
+			if _, err := os.Stat(n); err != nil {
+				t.Errorf("%.9s: %v", name, err)
+			}
+		}
+		if err := errors.Join(first.Keep(false), second.Keep(true)); err != nil {
+			t.Errorf("%.9s: %v", name, err)
+		}
+	}
+}
+
+// TestKeptWhileOthersSweep: a part is its run's until it has the name.
+func TestKeptWhileOthersSweep(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "name")
+	stop, swept := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(swept)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				sweep(filepath.Dir(name)+"/", ".name.")
+			}
+		}
+	}()
+	for range 300 {
+		f, err := Replace(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := f.Keep(true); err != nil {
+			t.Fatal(err)
+		}
+	}
+	close(stop)
+	<-swept
+}
+
 // TestFolderThatCannotBeSynced: the file is as durable as its file system can make it.
 func TestFolderThatCannotBeSynced(t *testing.T) {
 	real := SyncDir

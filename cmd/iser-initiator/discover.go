@@ -64,7 +64,11 @@ services that this one refers to are asked as well, and those that they refer to
 
 // run asks the portal, and prints what it tells.
 func (d *discovery) run(cmd *cobra.Command) error {
-	switch nvme := nvmf.IsURL(d.portal); {
+	nvme := nvmf.IsURL(d.portal)
+	if err := d.opts.CheckSecrets(!nvme, nvme); err != nil {
+		return &codedError{exitUsage, err}
+	}
+	switch {
 	case nvme && d.follow:
 		return d.followNVMe(cmd)
 	case nvme:

@@ -98,13 +98,8 @@ func root() *cobra.Command {
 		Version:       version,
 		SilenceErrors: true,
 		SilenceUsage:  true,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return usage("%q is not a command; iser-initiator --help lists them", args[0])
-			}
-			return nil
-		},
-		RunE: func(cmd *cobra.Command, args []string) error { return cmd.Help() },
+		Args:          callerr.NoCommand,
+		RunE:          func(cmd *cobra.Command, args []string) error { return cmd.Help() },
 	}
 	cmd.SetFlagErrorFunc(callerr.FlagError)
 	cmd.AddCommand(discoverCommand(), infoCommand(), readCommand(), writeCommand(), verifyCommand(), reserveCommand(), doctorCommand(), bench.Command(), attach.Command(version), rdmatools.Command())

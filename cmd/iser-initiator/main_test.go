@@ -341,6 +341,13 @@ func TestExitCodes(t *testing.T) {
 		line []string
 	}{
 		{exitUsage, []string{"nonsense"}},
+		{exitUsage, []string{"attach", "--detach"}},
+		{exitUsage, []string{"help", "nonsense"}},
+		{exitUsage, []string{"discover", "iscsi://" + addr, "--dhchap-secret=/nofile"}},
+		{exitUsage, []string{"bench", good, "--rw=read", "--size=2m", "--eta=never"}},
+		{exitUsage, []string{"bench", good, "--rw=read", "--bs=1000", "--eta=never"}},
+		{exitUsage, []string{"attach", good, "--device=none", "--run-dir", t.TempDir(), "--tcp", "127.0.0.1"}},
+		{exitUsage, []string{"attach", good, "--device=none", "--run-dir", t.TempDir(), "--tcp", "0.0.0.0:10809"}},
 		{exitUsage, []string{"info"}},
 		{exitUsage, []string{"info", "--nonsense"}},
 		{exitUsage, []string{"info", "host/disk"}},

@@ -19,6 +19,7 @@ import (
 	"softiser/initiator/nbd"
 	"softiser/initiator/ublk"
 	"softiser/internal/handover"
+	"softiser/internal/usage"
 )
 
 // LUN is the part of a blockio.Volume that an attachment needs.
@@ -329,13 +330,13 @@ func removeDeadSocket(path string) error {
 func listenLoopback(addr string) (net.Listener, error) {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
-		return nil, fmt.Errorf("--tcp %s: %w (expected 127.0.0.1:10809)", addr, err)
+		return nil, usage.Errorf("--tcp %s: %w (expected 127.0.0.1:10809)", addr, err)
 	}
 	if host == "" || host == "localhost" {
 		host = "127.0.0.1"
 	}
 	if ip := net.ParseIP(host); ip == nil || !ip.IsLoopback() {
-		return nil, fmt.Errorf("--tcp %s: only loopback addresses are served, because NBD here has no authentication", addr)
+		return nil, usage.Errorf("--tcp %s: only loopback addresses are served, because NBD here has no authentication", addr)
 	}
 	l, err := net.Listen("tcp", net.JoinHostPort(host, port))
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"softiser/blockdev"
 	"softiser/initiator/blockio"
+	"softiser/internal/usage"
 )
 
 // clone is one running instance of a job.
@@ -69,15 +70,16 @@ func newClone(j *Job, luns []LUN, info blockdev.Info, epoch time.Time) (c *clone
 	fail := func(format string, args ...any) error {
 		return fmt.Errorf("%s: job %s: %s", j.Pos, j.Name, fmt.Sprintf(format, args...))
 	}
+	unfit := func(format string, args ...any) error { return usage.Wrap(fail(format, args...)) }
 	switch {
 	case base < 0 || base > info.Size || size > info.Size-base:
-		return nil, fail("the range of %d bytes at offset %d does not fit into the volume of %d bytes (reduce size, offset or offset_increment)", size, base, info.Size)
+		return nil, unfit("the range of %d bytes at offset %d does not fit into the volume of %d bytes (reduce size, offset or offset_increment)", size, base, info.Size)
 	case size <= 0:
-		return nil, fail("the range is smaller than one block of %d bytes", unit)
+		return nil, unfit("the range is smaller than one block of %d bytes", unit)
 	case unit%int64(info.BlockSize) != 0 || base%int64(info.BlockSize) != 0:
-		return nil, fail("block size %d and offset %d must be multiples of the volume's block of %d bytes", unit, base, info.BlockSize)
+		return nil, unfit("block size %d and offset %d must be multiples of the volume's block of %d bytes", unit, base, info.BlockSize)
 	case j.strays(int64(info.BlockSize)):
-		return nil, fail("rw=%s:N, blockalign, zonesize, zonerange and zoneskip must be multiples of the volume's block of %d bytes", j.RWName, info.BlockSize)
+		return nil, unfit("rw=%s:N, blockalign, zonesize, zonerange and zoneskip must be multiples of the volume's block of %d bytes", j.RWName, info.BlockSize)
 	case info.ReadOnly && !j.VerifyOnly && (j.Dirs[dirWrite] || j.Dirs[dirTrim]):
 		return nil, fail("the volume is read-only")
 	case j.Dirs[dirTrim] && !info.Discard:

@@ -62,6 +62,9 @@ func parseBytes(s string, kbBase int) (int64, error) {
 		}
 		return 0, fmt.Errorf("size %q does not begin with a number (expected for example 4k, 1m or 512)", s)
 	}
+	if strings.HasPrefix(t[end:], ".") {
+		return 0, fmt.Errorf("size %q is no whole number of its unit: write it in a smaller one", s)
+	}
 	shift, ok := suffixShift[strings.TrimSpace(t[end:])]
 	if !ok {
 		return 0, fmt.Errorf("size %q has the unknown unit %q (expected k, m, g, t or p, also as kib or kb)", s, t[end:])
@@ -103,6 +106,9 @@ func parseDuration(s string, unit time.Duration) (time.Duration, error) {
 	n, err := strconv.ParseInt(t[:end], 10, 64)
 	if err != nil {
 		return 0, fmt.Errorf("time %q does not begin with a number (expected for example 30, 30s or 2m)", s)
+	}
+	if strings.HasPrefix(t[end:], ".") {
+		return 0, fmt.Errorf("time %q is no whole number of its unit: write it in a smaller one, such as ms", s)
 	}
 	switch t[end:] {
 	case "":

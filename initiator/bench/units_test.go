@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"strings"
 	"testing"
 	"time"
 )
@@ -50,6 +51,16 @@ func TestParseDuration(t *testing.T) {
 		if _, err := parseDuration(bad, time.Second); err == nil {
 			t.Errorf("%q accepted", bad)
 		}
+	}
+}
+
+// Fractions, which fio does not take either, are called what they are.
+func TestFractions(t *testing.T) {
+	if _, err := parseBytes("1.5k", 1024); err == nil || !strings.Contains(err.Error(), "smaller") {
+		t.Errorf("a size: %v", err)
+	}
+	if _, err := parseDuration("1.5", time.Second); err == nil || !strings.Contains(err.Error(), "smaller") {
+		t.Errorf("a time: %v", err)
 	}
 }
 

@@ -113,6 +113,9 @@ func Register(fs *pflag.FlagSet) *Options {
 
 // Apply completes c with the options and the environment; what c says wins.
 func (o *Options) Apply(c *initiator.Config) error {
+	if err := o.check(); err != nil {
+		return err
+	}
 	c.InitiatorName = first(c.InitiatorName, o.InitiatorName, os.Getenv(EnvInitiatorName))
 	var err error
 	if c.LocalAddress, err = o.localAddress(); err != nil {

@@ -44,6 +44,34 @@ func TestSecret(t *testing.T) {
 	}
 }
 
+// What would be taken for the default, or be without effect where it is to prove something, is refused.
+func TestMeaninglessValues(t *testing.T) {
+	const lun, ns = "iscsi://h/iqn.2026-11.softiser:a/0", "nvme+tcp://h/nqn.2026-11.softiser:a/1"
+	for _, c := range []struct{ url, flag, want string }{
+		{lun, "--nr-sessions=0", "want at least 1"}, {lun, "--queue-depth=0", "want at least 1"}, {ns, "--queue-depth=-1", "want at least 1"},
+		{lun, "--max-transfer=0", "4KiB"}, {lun, "--first-burst=0", "512"}, {lun, "--max-burst=0", "512"}, {lun, "--max-recv-data=0", "512"},
+		{lun, "--login-timeout=-1s", "above 0"}, {ns, "--login-timeout=0", "above 0"}, {lun, "--noop-timeout=0", "above 0"}, {lun, "--silence-ping=0", "above 0"},
+		{ns, "--command-timeout=0", "-1s for never"}, {lun, "--noop-interval=0", "-1s for never"}, {lun, "--silence-probe=0", "-1s for never"},
+		{lun, "--command-timeout=-1s", ""}, {lun, "--noop-interval=-1s", ""}, {lun, "--silence-probe=-1s", ""},
+		{lun, "--dhchap-ctrl-secret=/nofile", "is for NVMe"}, {lun, "--dhchap-hashes=sha256", "is for NVMe"},
+		{ns, "--chap-user=joe", "is for iSCSI"}, {ns, "--chap-target-secret-file=/nofile", "is for iSCSI"},
+		{lun, "--chap-algs=md5", ""}, {ns, "--dhchap-hashes=sha256", ""},
+		{lun + "," + ns, "--chap-algs=md5", ""}, {lun + "," + ns, "--dhchap-hashes=sha256", ""},
+	} {
+		fs := pflag.NewFlagSet("", pflag.ContinueOnError)
+		o := Register(fs)
+		if err := fs.Parse([]string{c.flag}); err != nil {
+			t.Fatal(err)
+		}
+		switch err := o.Check(c.url); {
+		case c.want == "" && err != nil:
+			t.Errorf("%s %s: %v", c.flag, c.url, err)
+		case c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)):
+			t.Errorf("%s %s: %v, want something about %q", c.flag, c.url, err, c.want)
+		}
+	}
+}
+
 func TestBusyPoll(t *testing.T) {
 	for in, want := range map[string]time.Duration{"auto": rdma.BusyPollAuto, "0": rdma.BusyPollOff, "0s": rdma.BusyPollOff, "50us": 50 * time.Microsecond} {
 		if got, err := busyPoll(in); err != nil || got != want {

@@ -74,6 +74,9 @@ func (o *hostOptions) apply(c *nvmf.Config) error {
 
 // NVMe completes c with the options; what c says wins.
 func (o *Options) NVMe(c *nvmf.Config) error {
+	if err := o.check(); err != nil {
+		return err
+	}
 	if err := o.host.apply(c); err != nil {
 		return err
 	}

@@ -162,6 +162,7 @@ func (o *Options) ways(url string) ([]way, error) {
 	var ws []way
 	urls := Paths(url)
 	several := len(urls) > 1 || o.path.all
+	iscsi, nvme := false, false
 	for i, u := range urls {
 		w, err := parseWay(u)
 		if err != nil {
@@ -181,6 +182,10 @@ func (o *Options) ways(url string) ([]way, error) {
 			return nil, err
 		}
 		ws = append(ws, w)
+		iscsi, nvme = iscsi || w.lun != nil, nvme || w.host != nil
+	}
+	if err := o.CheckSecrets(iscsi, nvme); err != nil {
+		return nil, err
 	}
 	return ws, nil
 }

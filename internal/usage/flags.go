@@ -2,6 +2,8 @@ package usage
 
 import (
 	"errors"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -22,7 +24,32 @@ func FlagError(cmd *cobra.Command, err error) error {
 			hint = " (did you mean --" + near + "?)"
 		}
 	}
+	if bad, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
+		if want := plainValue(bad); want != "" {
+			return Errorf("invalid argument %q for %q flag: %s; see %s --help", bad.GetValue(), "--"+bad.GetFlag().Name, want, cmd.CommandPath())
+		}
+	}
 	return Errorf("%w%s; see %s --help", err, hint, cmd.CommandPath())
+}
+
+// plainValue says what a flag takes of which Go's parsers say only how they failed; "" of others.
+func plainValue(bad *pflag.InvalidValueError) string {
+	kind := bad.GetFlag().Value.Type()
+	number, isNumber := errors.AsType[*strconv.NumError](bad)
+	isNumber = isNumber && slices.Contains(numbers, kind)
+	switch {
+	case kind == "duration":
+		return "want a time with its unit, such as 500ms, 5s or 2m"
+	case kind == "bool":
+		return "want true or false"
+	case isNumber && errors.Is(number.Err, strconv.ErrRange):
+		return "the number is too large"
+	case isNumber && kind == "float64":
+		return "want a number"
+	case isNumber:
+		return "want a whole number"
+	}
+	return ""
 }
 
 // nearestFlag returns the flag that a mistyped name may have been meant to be.

@@ -23,7 +23,7 @@ func Tree(root *cobra.Command) {
 		case c.Name() == "help" && !root.HasParent():
 			c.Args = topic
 		case c.HasSubCommands() && !c.Runnable():
-			c.Args, c.RunE, c.SuggestionsMinimumDistance = cobra.ArbitraryArgs, group, 2
+			c.Args, c.RunE = cobra.ArbitraryArgs, group
 		case check != nil:
 			c.Args = func(c *cobra.Command, args []string) error {
 				err := check(c, args)
@@ -45,6 +45,15 @@ func group(c *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return c.Help()
 	}
+	return NoCommand(c, args)
+}
+
+// NoCommand checks the arguments of a command that has commands below it: what comes after its name is none of them.
+func NoCommand(c *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	c.SuggestionsMinimumDistance = 2
 	hint := ""
 	if near := c.SuggestionsFor(args[0]); len(near) > 0 {
 		hint = fmt.Sprintf(" (did you mean %s?)", strings.Join(near, ", "))
@@ -54,11 +63,11 @@ func group(c *cobra.Command, args []string) error {
 
 // topic checks what help is asked about.
 func topic(c *cobra.Command, args []string) error {
-	_, _, err := c.Root().Find(args)
+	found, rest, err := c.Root().Find(args)
 	if err != nil {
 		return Errorf("%w; %s --help lists them", err, c.Root().Name())
 	}
-	return nil
+	return NoCommand(found, rest)
 }
 
 // validate is what cobra does before a command runs, whose errors would be like any

@@ -1,6 +1,7 @@
 package usage
 
 import (
+	"errors"
 	"io"
 	"strings"
 	"testing"
@@ -18,8 +19,12 @@ func TestTree(t *testing.T) {
 		{"group other x", `"other" is not a command of p group; p group --help lists them`},
 		{"group leaf", "usage: p group leaf"},
 		{"group own", "own words"},
+		{"help group leaf", ""},
+		{"help group leef", "did you mean leaf?"},
+		{"help grop", "is not a command of p (did you mean group?)"},
+		{"grop", "is not a command of p (did you mean group?); p --help lists them"},
 	} {
-		root := &cobra.Command{Use: "p", SilenceErrors: true, SilenceUsage: true}
+		root := &cobra.Command{Use: "p", SilenceErrors: true, SilenceUsage: true, Args: NoCommand, Run: func(*cobra.Command, []string) {}}
 		g := &cobra.Command{Use: "group"}
 		run := func(*cobra.Command, []string) {}
 		g.AddCommand(&cobra.Command{Use: "leaf", Args: cobra.ExactArgs(1), Run: run},
@@ -38,6 +43,33 @@ func TestTree(t *testing.T) {
 		}
 	}
 }
+
+// A value that a flag does not take is answered with what it takes, not with how Go's parsers put it.
+func TestValues(t *testing.T) {
+	for args, want := range map[string]string{
+		"--n x":                           `invalid argument "x" for "--n" flag: want a whole number; see p --help`,
+		"--n 1.5":                         "want a whole number",
+		"--n 1" + strings.Repeat("0", 30): "the number is too large",
+		"--wait 5":                        `invalid argument "5" for "--wait" flag: want a time with its unit, such as 500ms, 5s or 2m; see p --help`,
+		"--on=maybe":                      "want true or false",
+		"--own x":                         `invalid argument "x" for "--own" flag: own words; see p --help`,
+	} {
+		p := &cobra.Command{Use: "p", SilenceErrors: true, SilenceUsage: true, Run: func(*cobra.Command, []string) {}}
+		p.SetFlagErrorFunc(FlagError)
+		p.Flags().Int("n", 0, "")
+		p.Flags().Duration("wait", 0, "")
+		p.Flags().Bool("on", false, "")
+		p.Flags().Var(ownWords{}, "own", "")
+		p.SetArgs(strings.Fields(args))
+		if err := p.Execute(); err == nil || !Is(err) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", args, err, want)
+		}
+	}
+}
+
+type ownWords struct{ kind }
+
+func (ownWords) Set(string) error { return errors.New("own words") }
 
 // What is wrong with flags together is said in the form in which they are typed.
 func TestFlagsTogether(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"regexp"
 	"strconv"
 	"syscall"
 
@@ -77,6 +78,18 @@ func advice(err error) string {
 		}
 	}
 	return refused
+}
+
+// What may be a secret in a URL: behind the user's name, and in an option.
+var (
+	userSecret   = regexp.MustCompile(`(://[^\s/@%]*)%[^\s/@]*@`)
+	optionSecret = regexp.MustCompile(`([?&][a-z_]*password=)[^\s&"]*`)
+)
+
+// withoutSecrets takes them out of a message: one about an argument in the wrong place repeats it, and it
+// may be a URL.
+func withoutSecrets(s string) string {
+	return optionSecret.ReplaceAllString(userSecret.ReplaceAllString(s, "${1}%…@"), "${1}…")
 }
 
 // exitCode maps an error to the code that scripts see.

@@ -50,7 +50,7 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	case ctx.Err() != nil && errors.Is(err, context.Canceled):
 		fmt.Fprintln(stderr, "iser-initiator: interrupted")
 	default:
-		fmt.Fprintf(stderr, "iser-initiator: %v%s\n", err, advice(err))
+		fmt.Fprintf(stderr, "iser-initiator: %s%s\n", withoutSecrets(err.Error()), advice(err))
 	}
 	return exitCode(err)
 }

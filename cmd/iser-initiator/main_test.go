@@ -342,7 +342,15 @@ func TestExitCodes(t *testing.T) {
 	}{
 		{exitUsage, []string{"nonsense"}},
 		{exitUsage, []string{"attach", "--detach"}},
+		{exitUsage, []string{"attach", "--list", good}},
+		{exitUsage, []string{"attach", "--detach", "--upgrade", good}},
 		{exitUsage, []string{"help", "nonsense"}},
+		// A URL in the wrong place.
+		{exitUsage, []string{good}},
+		{exitUsage, []string{"doctor", good}},
+		{exitUsage, []string{"reserve", good + "?target_password=wrong-secret-22"}},
+		{exitUsage, []string{"write", "nofile", good}},
+		{exitUsage, []string{"info", good, "--queue-depth", good}},
 		{exitUsage, []string{"discover", "iscsi://" + addr, "--dhchap-secret=/nofile"}},
 		{exitUsage, []string{"bench", good, "--rw=read", "--size=2m", "--eta=never"}},
 		{exitUsage, []string{"bench", good, "--rw=read", "--bs=1000", "--eta=never"}},

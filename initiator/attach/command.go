@@ -118,12 +118,16 @@ func Command(version string) *cobra.Command {
 	fs.DurationVar(&c.timeout, "timeout", 30*time.Second, "bound on writing the kernel's cache back, and on finishing requests, at detach")
 	fs.BoolVar(&c.json, "json", false, "print JSON")
 	c.conn = connflags.Register(fs)
+	cmd.MarkFlagsMutuallyExclusive("list", "detach", "upgrade", takeoverName)
 	return cmd
 }
 
 // run is the command: attach, or with --list and --detach what these say.
 func (c *command) run(cmd *cobra.Command, args []string) error {
 	out := cmd.OutOrStdout()
+	if c.list && len(args) > 0 {
+		return usage.Errorf("--list lists all attachments; %q is one argument too many", args[0])
+	}
 	if c.list {
 		return c.runList(out, cmd.ErrOrStderr())
 	}

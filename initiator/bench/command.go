@@ -54,7 +54,7 @@ const example = `  # random reads, 4 KiB, 32 in flight, ten seconds
   # the same to look at while it runs
   iser-initiator bench URL --rw=randrw --iodepth=32 --runtime=60 --time-based --live
 
-  # did a crash lose an acknowledged write?
+  # did a crash lose an acknowledged write? (after a loss of power: a flushed one, --verify-durable)
   iser-initiator bench URL --rw=randwrite --bs=4k --verify=crc32c --verify-state=run.ledger
   iser-initiator bench URL --rw=randwrite --bs=4k --verify=crc32c --verify-state=run.ledger --verify-only`
 

@@ -57,8 +57,8 @@ func (j *Job) check() error {
 
 func (j *Job) checkVerify(fail func(string, ...any) error) error {
 	switch {
-	case j.Verify == VerifyNone && (j.VerifyOnly || j.VerifyState != ""):
-		return fail("verify_only and verify_state need verify=crc32c")
+	case j.Verify == VerifyNone && (j.VerifyOnly || j.VerifyState != "" || j.VerifyDurable):
+		return fail("verify_only, verify_state and verify_durable need verify=crc32c")
 	case j.Verify == VerifyNone:
 		return nil
 	case j.Dirs[dirTrim]:

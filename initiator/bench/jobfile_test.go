@@ -81,6 +81,7 @@ func TestJobFileErrors(t *testing.T) {
 		"[j]\nno equals here":             "expected key=value",
 		"[global]\nbs=4k":                 "no job",
 		"[j]\nrw=randtrim\nverify=crc32c": "cannot be used with trim",
+		"[j]\nrw=read\nverify_durable":    "need verify=crc32c",
 		"[j]\niodepth=0":                  "iodepth 0",
 		"[j]\niodepth=ten":                "expected a whole number",
 		"[j]\nbs=100":                     "between 512",

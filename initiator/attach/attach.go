@@ -114,7 +114,8 @@ func newAttachment(opt Options) *Attachment {
 }
 
 // Attach opens the volume and begins to serve it. When it is attached already,
-// the live record is returned with Already set, and no attachment.
+// the live record is returned with Already set, and no attachment; a record that lacks what
+// the options ask for is an error.
 func Attach(ctx context.Context, opt Options) (_ *Attachment, held *Record, err error) {
 	if err := makeRunDir(opt.Dir); err != nil {
 		return nil, nil, err
@@ -130,6 +131,9 @@ func Attach(ctx context.Context, opt Options) (_ *Attachment, held *Record, err 
 		return nil, nil, err
 	}
 	if held != nil {
+		if err := held.lacks(opt); err != nil {
+			return nil, nil, err
+		}
 		held.Already = true
 		return nil, held, nil
 	}

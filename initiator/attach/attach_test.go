@@ -153,6 +153,27 @@ func TestAttachLifecycle(t *testing.T) {
 	if b, held, err := Attach(t.Context(), again); err != nil || b != nil || held == nil || !held.Already || held.Socket != a.Record.Socket {
 		t.Errorf("again: %v, %+v, %v", b, held, err)
 	}
+	// Again, with what the attachment does not have: a script would go on with another device.
+	for option, set := range map[string]func(*Options){
+		"--device /dev/nbd7": func(o *Options) { o.Device = "/dev/nbd7" },
+		"--device ublk":      func(o *Options) { o.Device = "ublk" },
+		"--socket":           func(o *Options) { o.Socket = filepath.Join(t.TempDir(), "nbd.sock") },
+		"--tcp":              func(o *Options) { o.TCP = "127.0.0.1:1" },
+		"--export-name":      func(o *Options) { o.Export = "x" },
+		"--read-only":        func(o *Options) { o.ReadOnly = true },
+	} {
+		other := again
+		set(&other)
+		option, _, _ = strings.Cut(option, " ")
+		if b, held, err := Attach(t.Context(), other); err == nil || b != nil || held != nil || !strings.Contains(err.Error(), option) || !strings.Contains(err.Error(), "attached already") {
+			t.Errorf("again, with another %s: %v, %+v, %v", option, b, held, err)
+		}
+	}
+	left := again // open, and so as it is
+	left.TCP, left.Device = "", "auto"
+	if _, held, err := Attach(t.Context(), left); err != nil || held == nil || !held.Already {
+		t.Errorf("again, with less said: %+v, %v", held, err)
+	}
 	for _, addr := range []string{a.Record.Socket, a.Record.TCP} {
 		network := "unix"
 		if addr == a.Record.TCP {

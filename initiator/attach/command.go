@@ -40,7 +40,8 @@ engine, nbdfuse, …; where the kernel has the nbd driver and this process may u
 it, /dev/nbdN appears as well, and with --device ublk /dev/ublkbN instead, through
 the ublk driver. The command serves until it is interrupted, or in the background
 with --daemon. Attaching a volume that is attached already reports the existing
-attachment.
+attachment, or fails where that has not what is asked for (--device, --socket, --tcp,
+--export-name, --read-only).
 
 An ublk device of an iSCSI volume outlives the process that serves it: when that
 is killed, I/O waits, and the same command takes the device again.

@@ -1,6 +1,7 @@
 package attach
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -375,6 +376,28 @@ func deviceOf(r *Record) string {
 
 // differs says what a process that is to go on with the attachment has been told otherwise.
 func (r *Record) differs(opt *Options) error {
+	if name, is, want := r.difference(opt); name != "" {
+		return fmt.Errorf("%s of the running attachment is %q, the new process is told %q; that takes a detach", name, is, want)
+	}
+	return nil
+}
+
+// lacks says what somebody asks for who attaches the volume again, and the attachment that is
+// there does not have. What is left open may be as it is; a script that names a device would
+// go on with it.
+func (r *Record) lacks(opt Options) error {
+	if opt.Device == "" || opt.Device == "auto" || opt.Device == "none" {
+		opt.Device = deviceOf(r)
+	}
+	opt.Export, opt.TCP = cmp.Or(opt.Export, r.Export), cmp.Or(opt.TCP, r.TCP)
+	if name, is, want := r.difference(&opt); name != "" {
+		return fmt.Errorf("%s is attached already (process %d), with %s %q instead of %q: attach --detach it first, or leave %s out", r.URL, r.PID, name, is, want, name)
+	}
+	return nil
+}
+
+// difference names the first option that does not go with the attachment; "": all do.
+func (r *Record) difference(opt *Options) (name, is, want string) {
 	sock, tcp, device := r.Socket, r.TCP, deviceOf(r)
 	for _, o := range []struct {
 		name, want, is string
@@ -387,10 +410,10 @@ func (r *Record) differs(opt *Options) error {
 		{"--read-only", fmt.Sprint(opt.ReadOnly), fmt.Sprint(r.ReadOnly), !opt.ReadOnly || r.ReadOnly},
 	} {
 		if !o.agrees && o.want != o.is {
-			return fmt.Errorf("%s of the running attachment is %q, the new process is told %q; that takes a detach", o.name, o.is, o.want)
+			return o.name, o.is, o.want
 		}
 	}
-	return nil
+	return "", "", ""
 }
 
 // sameLoopback reports whether an option leads to the address that is listened on.

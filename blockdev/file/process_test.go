@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -28,6 +29,8 @@ func TestMain(m *testing.M) {
 		childFileSize()
 	case "cache":
 		childCache()
+	case "lock":
+		childLock()
 	}
 }
 
@@ -48,6 +51,14 @@ func childCache() {
 	}
 	fmt.Print("cache ", d.Info().CacheID)
 	unix.Kill(os.Getpid(), unix.SIGKILL)
+}
+
+// childLock locks the file of descriptor 3, which is its parent's too, and ends.
+func childLock() {
+	if err := unix.Flock(3, unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
 }
 
 // childWrite writes numbered blocks through leases and says so after each.
@@ -80,6 +91,26 @@ func numbered(i uint64) []byte {
 	return p
 }
 
+// The kernel names who has taken a lock, and not who has it since a handover: a process that
+// has ended is not told as the one that serves the file.
+func TestLockedByAPredecessor(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "disk.img")
+	f, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	cmd := child(t, "lock", path)
+	cmd.ExtraFiles = []*os.File{f}
+	if out, err := cmd.Output(); err != nil {
+		t.Fatal(err, string(out))
+	}
+	_, err = Open(Config{Path: path, Size: 1 << 20})
+	if !errors.Is(err, blockdev.ErrInUse) || !strings.Contains(err.Error(), fmt.Sprintf("taken over from process %d", cmd.Process.Pid)) {
+		t.Errorf("Open = %v, want ErrInUse, and that the process which took the lock has ended", err)
+	}
+}
+
 // TestKill: what a process acknowledged before kill -9 is in the file, and the
 // file can be opened at once.
 func TestKill(t *testing.T) {
@@ -102,8 +133,8 @@ func TestKill(t *testing.T) {
 		}
 		acked = n
 	}
-	if _, err := Open(Config{Path: path}); !errors.Is(err, blockdev.ErrInUse) {
-		t.Errorf("Open while another process serves it = %v, want ErrInUse", err)
+	if _, err := Open(Config{Path: path}); !errors.Is(err, blockdev.ErrInUse) || !strings.Contains(err.Error(), fmt.Sprintf("locked by process %d (", cmd.Process.Pid)) {
+		t.Errorf("Open while another process serves it = %v, want ErrInUse and the process", err)
 	}
 	cmd.Process.Kill()
 	for sc.Scan() {

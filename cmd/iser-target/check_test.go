@@ -101,7 +101,7 @@ targets: [{iqn: "iqn.2026-11.test:a", luns: [{lun: 0, volume: d}]}]
 		t.Fatal(err)
 	}
 	defer other.Close()
-	if code, out := command(t, "check", "--config", f, "--socket", socket); code != exitDegraded || !strings.Contains(out, "locked by process") || !strings.Contains(out, "no target answers at "+socket) {
+	if code, out := command(t, "check", "--config", f, "--socket", socket); code != exitDegraded || !strings.Contains(out, "locked by this process") || !strings.Contains(out, "no target answers at "+socket) {
 		t.Errorf("beside somebody else: exit %d\n%s", code, out)
 	}
 }

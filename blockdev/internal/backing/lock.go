@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -22,7 +23,7 @@ func Lock(f *os.File, shared bool) error {
 	}
 	err := unix.Flock(int(f.Fd()), how|unix.LOCK_NB)
 	if errors.Is(err, unix.EWOULDBLOCK) {
-		return fmt.Errorf("locked by %s; a file is served by one target only: %w", holder(f), blockdev.ErrInUse)
+		return fmt.Errorf("locked by %s; a file is served as one volume, by one target: %w", holder(f), blockdev.ErrInUse)
 	}
 	if err != nil {
 		return fmt.Errorf("locking: %w", err)
@@ -46,7 +47,13 @@ func holder(f *os.File) string {
 		if len(w) < 6 || w[1] != "FLOCK" || w[5] != id {
 			continue
 		}
+		if w[4] == strconv.Itoa(os.Getpid()) {
+			return "this process, for another volume"
+		}
 		name, err := os.ReadFile("/proc/" + w[4] + "/comm")
+		if errors.Is(err, os.ErrNotExist) { // the lock stays with the open file, which it has handed over
+			return "the process that has taken over from process " + w[4]
+		}
 		if err != nil {
 			return "process " + w[4]
 		}

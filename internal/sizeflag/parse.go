@@ -1,6 +1,7 @@
 package sizeflag
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"math/big"
@@ -25,6 +26,9 @@ func Parse(s string) (int64, error) {
 	switch strings.ToLower(unit) {
 	case "":
 		n, err := strconv.ParseInt(strings.ReplaceAll(number, "_", ""), 10, 64)
+		if errors.Is(err, strconv.ErrRange) {
+			return 0, tooLarge(s)
+		}
 		if err != nil {
 			return 0, fmt.Errorf("%q is not a whole number of bytes; expected %s", s, Form)
 		}
@@ -45,7 +49,7 @@ func Parse(s string) (int64, error) {
 	n.Mul(n, new(big.Rat).SetInt64(scale))
 	switch {
 	case n.Cmp(new(big.Rat).SetInt64(math.MaxInt64)) > 0:
-		return 0, fmt.Errorf("%q is more than %d bytes, the largest size a device can have", s, int64(math.MaxInt64))
+		return 0, tooLarge(s)
 	case !n.IsInt():
 		return 0, fmt.Errorf("%q is not a whole number of bytes (about %s); write it in a smaller unit", s, n.FloatString(1))
 	}
@@ -58,4 +62,8 @@ var units = map[string]int64{
 	"kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12, "pb": 1e15, "eb": 1e18,
 	"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40, "pib": 1 << 50, "eib": 1 << 60,
 	"ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30, "ti": 1 << 40, "pi": 1 << 50, "ei": 1 << 60,
+}
+
+func tooLarge(s string) error {
+	return fmt.Errorf("%q is more than %d bytes, the largest size a device can have", s, int64(math.MaxInt64))
 }

@@ -1,6 +1,9 @@
 package sizeflag
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
 func TestSizes(t *testing.T) {
 	for in, want := range map[string]int64{"0": 0, "4096": 4096, "4KiB": 4096, "1 MiB": 1 << 20, "1.5GiB": 3 << 29, "4kB": 4000, "2GB": 2e9, "512B": 512,
@@ -18,6 +21,13 @@ func TestSizes(t *testing.T) {
 		var v Value
 		if err := v.Set(in); err == nil {
 			t.Errorf("%q was accepted as %d", in, v)
+		}
+	}
+	// What is too large is told from what is no size.
+	for in, large := range map[string]bool{"16EiB": true, "8EiB": true, "99999999999999999999": true, "999999999999TiB": true,
+		"1.2.3GiB": false, "16EiBs": false, "1.5": false} {
+		if _, err := Parse(in); err == nil || strings.Contains(err.Error(), "the largest size") != large {
+			t.Errorf("%q: %v", in, err)
 		}
 	}
 	for in, want := range map[string]int64{"4k": 4096, "1M": 1 << 20, "2g": 2 << 30, "4KiB": 4096, "4kB": 4000, "65536": 65536} {

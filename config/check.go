@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // MaxLUN is the highest LUN that flat addressing carries (SAM-5 §4.7).
@@ -77,7 +78,7 @@ func (c *Config) checkPortals(r *report) {
 		}
 		seen[at] = key
 		if first := c.coveredBy(i); first != "" {
-			r.add(key+".listen", "%s is covered by %s already: an address of all interfaces leaves none for others on its port", p.Listen, first)
+			r.add(key+".listen", "%s overlaps with %s: an address of all interfaces leaves none for others on its port", p.Listen, first)
 		}
 		checkRange(r, key+".group", p.Group, 1, 65535)
 		if p.Advertise != "" {
@@ -524,18 +525,17 @@ func (c *Config) checkISCSI(r *report) {
 		}
 	}
 	for _, d := range []struct {
-		key string
-		sec float64
-		max float64
+		key     string
+		is, max Duration
 	}{
-		{"iscsi.time2wait", s.Time2Wait.D().Seconds(), 3600},
-		{"iscsi.time2retain", s.Time2Retain.D().Seconds(), 3600},
-		{"iscsi.nop_interval", s.NopInterval.D().Seconds(), 86400},
-		{"iscsi.nop_timeout", s.NopTimeout.D().Seconds(), 86400},
-		{"iscsi.login_timeout", s.LoginTimeout.D().Seconds(), 3600},
+		{"iscsi.time2wait", s.Time2Wait, Duration(time.Hour)},
+		{"iscsi.time2retain", s.Time2Retain, Duration(time.Hour)},
+		{"iscsi.nop_interval", s.NopInterval, Duration(24 * time.Hour)},
+		{"iscsi.nop_timeout", s.NopTimeout, Duration(24 * time.Hour)},
+		{"iscsi.login_timeout", s.LoginTimeout, Duration(time.Hour)},
 	} {
-		if d.sec < 0 || d.sec > d.max {
-			r.add(d.key, "is not between 0s and %vs", d.max)
+		if d.is < 0 || d.is > d.max {
+			r.add(d.key, "%v is not between 0s and %v", d.is, d.max)
 		}
 	}
 	if s.LoginTimeout == 0 {

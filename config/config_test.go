@@ -147,6 +147,7 @@ func TestParseRefuses(t *testing.T) {
 		{"crc", "targets:", "transport: {crc: maybe}\ntargets:", []string{"x.yaml:6:", "required, offered, off"}},
 		{"busy_poll_us, a word", "targets:", "transport: {busy_poll_us: always}\ntargets:", []string{"x.yaml:6:", `"always" is neither auto nor`}},
 		{"busy_poll_us, too long", "targets:", "transport: {busy_poll_us: 10001}\ntargets:", []string{"x.yaml:6:", "0 (never) to 10000"}},
+		{"negative duration", "targets:", "iscsi: {nop_interval: -5s}\ntargets:", []string{"x.yaml:6:", "iscsi.nop_interval", "-5s is not between 0s and 24h0m0s"}},
 		{"duration", "targets:", "iscsi: {login_timeout: 5}\ntargets:", []string{"x.yaml:6:", "is not a duration"}},
 		{"two documents", "targets:", "---\ntargets:", []string{"x.yaml:6", "second document"}},
 		{"IPv6 without quotes", "127.0.0.1:3260", "[::]:3260", []string{"x.yaml", `quoted, as in listen: "[::]:3260"`}},
@@ -164,7 +165,7 @@ func TestParseRefuses(t *testing.T) {
 		{"RoCE everywhere", "volumes:", "  - listen: roce://0.0.0.0\nvolumes:", []string{"x.yaml:3:", "portals[1].listen", "no address of one interface"}},
 		{"RoCE twice", "volumes:", "  - listen: roce://127.0.0.1\n  - listen: roce://127.0.0.1:3260\nvolumes:", []string{"portals[2].listen", "already the address of portals[1]"}},
 		{"RoCE and TCP", "volumes:", "  - listen: roce://[::1]\n    protocols: [iser, iscsi]\n    freebind: true\nvolumes:", []string{"portals[1].protocols[1]", "iser, nvme-rdma", "portals[1].freebind"}},
-		{"portal covered", "volumes:", "  - listen: 0.0.0.0:3260\nvolumes:", []string{"x.yaml:3:", "portals[1].listen", "covered by 127.0.0.1:3260"}},
+		{"portal covered", "volumes:", "  - listen: 0.0.0.0:3260\nvolumes:", []string{"x.yaml:3:", "portals[1].listen", "0.0.0.0:3260 overlaps with 127.0.0.1:3260"}},
 		{"yaml syntax", "portals:", "portals: [", []string{"x.yaml", "line"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -38,6 +38,8 @@ func TestParse(t *testing.T) {
 		{text: "a,size=1.5GiB", want: Spec{Path: "a", Size: 3 << 29}},
 		{text: "a,size=9000000TiB", err: "the largest size"},
 		{text: "a,block=1024", err: "not possible"},
+		{text: "memory,size=1MiB,block=0", err: "not possible"},
+		{text: "memory,size=1MiB,phys=0", err: "not possible"},
 		{text: "a,ro=yes", err: "takes no value"},
 		{text: "a,", err: "not known"},
 		{text: "a,colour=red", err: "not known"},

@@ -60,7 +60,7 @@ func (s *Spec) option(opt string) (err error) {
 	}
 	number := func(n *int) error {
 		size, err := sizeflag.Parse(value)
-		if err == nil && size != 512 && size%4096 != 0 || size > 1<<20 {
+		if err == nil && (size != 512 && size%4096 != 0 || size == 0 || size > 1<<20) {
 			err = fmt.Errorf("a block of %s bytes is not possible; 512 and 4096 are", value)
 		}
 		*n = int(size)
@@ -91,7 +91,8 @@ func (s *Spec) option(opt string) (err error) {
 	case "hugepages":
 		return flag(&s.HugePages)
 	}
-	return fmt.Errorf("option %q is not known; there are size=, block=, phys=, ro, writethrough, prealloc and hugepages", opt)
+	// placement= is about how a LUN serves the volume; iser-target takes it out before.
+	return fmt.Errorf("option %q is not known; there are size=, block=, phys=, ro, writethrough, prealloc, hugepages and placement=", opt)
 }
 
 // checkFlags refuses combinations that need no look at the file system.

@@ -3,7 +3,7 @@ package examples
 
 import "embed"
 
-// Files holds minimal.yaml, production.yaml, many-targets.yaml, snapshots.yaml and secure.yaml.
+// Files holds the examples.
 //
 //go:embed *.yaml
 var Files embed.FS

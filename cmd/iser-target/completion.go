@@ -251,8 +251,8 @@ func (s *socketFlag) groups(args []string, _ string) (groups []string) {
 	return groups
 }
 
-// exportOptions are the words behind the commas of an --export, as open.Parse takes them.
-var exportOptions = []string{"size=", "block=512", "block=4096", "phys=4096", "ro", "writethrough", "prealloc", "hugepages"}
+// exportOptions are the words behind the commas of an --export, as exportVolume takes them.
+var exportOptions = []string{"size=", "block=512", "block=4096", "phys=4096", "ro", "writethrough", "prealloc", "hugepages", "placement=direct", "placement=verified"}
 
 // exports completes NAME=VOLUME,option,….
 func exports(_ []string, word string) (all []string) {

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"softiser/blockdev/open"
 	"softiser/initiator"
 	"softiser/internal/await"
 	"softiser/internal/helptest"
@@ -51,9 +50,9 @@ func TestCompletion(t *testing.T) {
 		{"serve --export d=|", "d=c.yaml d=file.img d=folder/ d=memory,size= d=null,size="},
 		{"serve --export d=fi|", "d=file.img"},
 		{"serve --export d=file:f|", "d=file:file.img d=file:folder/"},
-		{"serve --export d=file.img,|", "d=file.img,block=4096 d=file.img,block=512 d=file.img,hugepages d=file.img,phys=4096 d=file.img,prealloc d=file.img,ro d=file.img,size= d=file.img,writethrough"},
+		{"serve --export d=file.img,|", "d=file.img,block=4096 d=file.img,block=512 d=file.img,hugepages d=file.img,phys=4096 d=file.img,placement=direct d=file.img,placement=verified d=file.img,prealloc d=file.img,ro d=file.img,size= d=file.img,writethrough"},
 		{"serve --export d=memory,size=1GiB,b|", "d=memory,size=1GiB,block=4096 d=memory,size=1GiB,block=512"},
-		{"serve --export d=x,ro,size=1GiB,block=512,p|", "d=x,ro,size=1GiB,block=512,phys=4096 d=x,ro,size=1GiB,block=512,prealloc"},
+		{"serve --export d=x,ro,size=1GiB,block=512,p|", "d=x,ro,size=1GiB,block=512,phys=4096 d=x,ro,size=1GiB,block=512,placement=direct d=x,ro,size=1GiB,block=512,placement=verified d=x,ro,size=1GiB,block=512,prealloc"},
 		{"serve --export d|", ""},
 		{"check --config |", "yaml yml"}, // as endings of files
 		{"capture --socket SOCK --session |", "1"},
@@ -89,8 +88,15 @@ func TestCompletion(t *testing.T) {
 		if strings.HasSuffix(o, "=") {
 			o += "1GiB"
 		}
-		if _, err := open.Parse("file:x," + o); err != nil {
+		if _, err := exportVolume("a", "file:x,"+o); err != nil {
 			t.Errorf("--export option %s: %v", o, err)
+		}
+	}
+	// And told to who has written another one.
+	_, err = exportVolume("a", "file:x,what")
+	for _, o := range exportOptions {
+		if name, _, _ := strings.Cut(o, "="); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("--export option %s is not in %v", name, err)
 		}
 	}
 	for _, name := range accessStates {

@@ -85,7 +85,7 @@ func readCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "read URL [FILE]",
 		Short: "Copy a volume, or a part of it, to a file",
-		Long:  "Copy a volume, or a part of it, to FILE or (without FILE, or with -) to standard\noutput. An existing file is replaced only with --force,\nand only by the whole: what an interrupted run has read is dropped. What a killed one\nhas left (.FILE.*.part) the next one for the same FILE drops.",
+		Long:  "Copy a volume, or a part of it, to FILE or (without FILE, or with -) to standard\noutput, a terminal only with -. An existing file is replaced only with --force,\nand only by the whole: what an interrupted run has read is dropped. What a killed one\nhas left (.FILE.*.part) the next one for the same FILE drops.",
 		Example: `  iser-initiator read iser://127.0.0.1/iqn.2026-11.softiser:demo/0 disk.img --sparse
   iser-initiator read iser://127.0.0.1/iqn.2026-11.softiser:demo/0 --offset 1MiB --length 4KiB | xxd`,
 		Args: cobra.RangeArgs(1, 2),
@@ -95,6 +95,9 @@ func readCommand() *cobra.Command {
 	cmd.Flags().BoolVarP(&f.force, "force", "f", false, "replace FILE")
 	cmd.RunE = func(cmd *cobra.Command, a []string) error {
 		out, toStdout := os.Stdout, len(a) < 2 || a[1] == "-"
+		if len(a) < 2 && isTerminal(out) {
+			return usage("standard output is a terminal: name a FILE, pass the data on through a pipe, or type - to have it on the screen")
+		}
 		s, err := f.open(cmd, a[0])
 		if err != nil {
 			return err

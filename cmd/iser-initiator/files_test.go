@@ -144,6 +144,29 @@ func TestWriteFromTerminal(t *testing.T) {
 	}
 }
 
+// read does not pour a volume onto a screen, where its bytes are commands of the terminal.
+func TestReadToTerminal(t *testing.T) {
+	tty, person, err := ptytest.Open(t)
+	if err != nil {
+		t.Skip("no pseudo-terminals here: ", err)
+	}
+	stdout := os.Stdout
+	os.Stdout = tty
+	t.Cleanup(func() { os.Stdout = stdout })
+	addr, d := serve(t, 1<<20, "")
+	if _, err := d.WriteAt(append([]byte("what the volume holds"), make([]byte, 512-21)...), 0); err != nil {
+		t.Fatal(err)
+	}
+	args := []string{"read", "iser://" + addr + "/" + testIQN + "/0", "--length", "512"}
+	if _, errs, code := run(t, args...); code != exitUsage || !strings.Contains(errs, "is a terminal") {
+		t.Errorf("exit %d, %s", code, errs)
+	}
+	if _, errs, code := run(t, append(args, "-")...); code != 0 {
+		t.Errorf("read -: exit %d, %s", code, errs)
+	}
+	ptytest.Expect(t, person, "what the volume holds")
+}
+
 // A read that waits for a pipe ends with its context, and not before.
 func TestInterruptible(t *testing.T) {
 	r, w, err := os.Pipe()

@@ -92,7 +92,13 @@ func (f *captureFlags) request(cmd *cobra.Command, st func() (target.Status, err
 	switch {
 	case is("next"):
 		q.Connections, q.Next = 1, true
-		q.Portal, err = portalOf(f.next)
+		if q.Portal, err = portalOf(f.next); err != nil {
+			return q, err
+		}
+		var now target.Status
+		if now, err = st(); err == nil {
+			err = listened(q.Portal, now.Portals)
+		}
 	case is("peer"):
 		var a string
 		a, err = farEnd(f.peer)
@@ -150,6 +156,17 @@ func portalOf(s string) (string, error) {
 		return "", usage.Errorf("--next %q: the address and port of a portal are needed, such as 192.0.2.1:3260, [2001:db8::1]:3260 or :3260", s)
 	}
 	return a.String(), nil
+}
+
+// listened refuses to wait on a port that no portal over TCP has.
+func listened(next string, portals []target.PortalStatus) error {
+	_, port, _ := net.SplitHostPort(next)
+	for _, p := range portals {
+		if _, has, err := net.SplitHostPort(p.Bound); err == nil && has == port {
+			return nil
+		}
+	}
+	return fmt.Errorf("--next %s: no portal listens on port %s; iser-target status lists them", next, port)
 }
 
 // farEnd reads an address with or without a port.

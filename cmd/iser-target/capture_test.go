@@ -303,6 +303,7 @@ func TestCaptureErrors(t *testing.T) {
 		{"no session with TSIH 7", exitFailure, []string{"-w", f, "--session", "7"}},
 		{"no controller with ID 7", exitFailure, []string{"-w", f, "--controller", "7"}},
 		{"portal", exitUsage, []string{"-w", f, "--next", "localhost"}},
+		{"no portal listens on port 1;", exitFailure, []string{"-w", f, "--next", ":1"}},
 		{"an address is needed", exitUsage, []string{"-w", f, "--peer", "somebody:1"}},
 		{"1 to 64", exitFailure, []string{"-w", f, "--peer", "127.0.0.1", "--connections", "65"}},
 		{"ends within", exitFailure, []string{"-w", f, "--peer", "127.0.0.1", "--time", "0s"}},

@@ -109,6 +109,9 @@ func TestServeExports(t *testing.T) {
 	if code, out := command(t, "status", "--json", "--socket", socket); code != 0 || !strings.Contains(out, `"standby"`) {
 		t.Errorf("status after lun access: exit %d\n%s", code, out)
 	}
+	if code, out := command(t, "status", "--socket", socket); code != 0 || !strings.Contains(out, "LUN 0 is standby through portal group 1") {
+		t.Errorf("status for people after lun access: exit %d\n%s", code, out)
+	}
 	if code, _ := command(t, "lun", "access", "--socket", socket, "iqn.2026-11.softiser:disk0", "0", "7", "standby"); code != exitFailure {
 		t.Errorf("lun access of a group that is not there: exit %d", code)
 	}

@@ -136,6 +136,14 @@ func printTarget(out io.Writer, st *target.Status, t *target.TargetStatus) error
 			fmt.Fprintf(out, "  LUN %d, volume %s, is NOT SERVED:\n    %s\n", l.LUN, l.Volume, l.Error)
 		}
 	}
+	for i := range t.LUNs {
+		l := &t.LUNs[i]
+		for _, g := range slices.Sorted(maps.Keys(l.Access)) {
+			if l.Access[g] != scsi.ActiveOptimized {
+				fmt.Fprintf(out, "  LUN %d is %s through portal group %d\n", l.LUN, l.Access[g], g)
+			}
+		}
+	}
 	for i := range st.Sessions {
 		if s := &st.Sessions[i]; s.Target == t.Name {
 			if err := printSession(out, s); err != nil {

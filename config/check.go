@@ -216,6 +216,26 @@ func checkLayout(r *report, key string, v *Volume) {
 	}
 }
 
+// checkOwn refuses what a logical volume has of its own, or not at all. A promise that nobody
+// keeps, as write_through would be, is worse than none.
+func checkOwn(r *report, key string, v *Volume) {
+	if v.WriteThrough {
+		r.add(key+".write_through", "a logical volume has a write cache: what an initiator flushes, or writes with FUA, is durable, and nothing else. Leave it out")
+	}
+	if v.BlockSize != 512 || v.PhysBlockSize != 4096 { // what fillDefaults says
+		r.add(key+".block_size", "the blocks of a logical volume are those of its devices; leave block_size and phys_block_size out")
+	}
+	if v.Lock {
+		r.add(key+".lock", "a logical volume has no mapping of its own to lock")
+	}
+	if v.Rotational {
+		r.add(key+".rotational", "a logical volume is rotational if one of its devices is; leave it out")
+	}
+	if v.Fault != (Fault{}) {
+		r.add(key+".fault", "a logical volume cannot be made to fail on purpose")
+	}
+}
+
 // checkVolume checks the fields of one volume against its type: what it needs, and what
 // it cannot have.
 func (c *Config) checkVolume(r *report, key string, v *Volume) {
@@ -261,6 +281,7 @@ func checkStore(r *report, key string, v *Volume) {
 			r.add(key+".size", "missing; a logical volume that is created needs a size such as 10GiB")
 		}
 		checkLayout(r, key, v)
+		checkOwn(r, key, v)
 	case "":
 		r.add(key+".type", "missing; expected file, raw, memory, \"null\" (in quotes: YAML takes the bare word for nothing) or lvm")
 	default:

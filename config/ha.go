@@ -28,9 +28,10 @@ type HAPortal struct {
 
 // HAGroup is a group of volumes that move together.
 type HAGroup struct {
-	Name    string   `mapstructure:"name" json:"name"`
-	Volumes []string `mapstructure:"volumes" json:"volumes"`
-	// Fencing says what keeps a node that has lost the group from the data of its volumes.
+	Name    string   `mapstructure:"name" json:"name"`       // what promote, demote and group take
+	Volumes []string `mapstructure:"volumes" json:"volumes"` // names of volumes
+	// Fencing says what keeps a node that has lost the group from the data of its volumes:
+	// node, replication, reservation.
 	Fencing string `mapstructure:"fencing" json:"fencing"`
 	// Start says whether the node has the group from its start on: standby (or nothing), active.
 	Start string `mapstructure:"start" json:"start,omitempty"`

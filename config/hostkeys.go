@@ -15,10 +15,10 @@ type HostKey struct {
 	Host string `mapstructure:"host" json:"host"` // NQN
 	// The secret that the host proves to know, in the form that nvme gen-dhchap-key prints.
 	DHCHAPSecretFile string `mapstructure:"dhchap_secret_file" json:"dhchap_secret_file,omitempty"`
-	DHCHAPSecretEnv  string `mapstructure:"dhchap_secret_env" json:"dhchap_secret_env,omitempty"`
+	DHCHAPSecretEnv  string `mapstructure:"dhchap_secret_env" json:"dhchap_secret_env,omitempty"` // the same, in an environment variable
 	// The one that the subsystem proves to know when the host asks for it.
 	DHCHAPCtrlSecretFile string `mapstructure:"dhchap_ctrl_secret_file" json:"dhchap_ctrl_secret_file,omitempty"`
-	DHCHAPCtrlSecretEnv  string `mapstructure:"dhchap_ctrl_secret_env" json:"dhchap_ctrl_secret_env,omitempty"`
+	DHCHAPCtrlSecretEnv  string `mapstructure:"dhchap_ctrl_secret_env" json:"dhchap_ctrl_secret_env,omitempty"` // the same, in an environment variable
 	// The hashes and Diffie-Hellman groups that proofs may be made with, the best first:
 	// sha256, sha384, sha512; null, ffdhe2048 to ffdhe8192. Empty: every one.
 	DHCHAPHashes []string `mapstructure:"dhchap_hashes" json:"dhchap_hashes,omitempty"`
@@ -26,7 +26,7 @@ type HostKey struct {
 	// The pre-shared key of TLS, in the form that nvme gen-tls-key prints. A host with no
 	// other secret has to use TLS.
 	TLSKeyFile string `mapstructure:"tls_key_file" json:"tls_key_file,omitempty"`
-	TLSKeyEnv  string `mapstructure:"tls_key_env" json:"tls_key_env,omitempty"`
+	TLSKeyEnv  string `mapstructure:"tls_key_env" json:"tls_key_env,omitempty"` // the same, in an environment variable
 
 	secret, ctrl *HostSecret
 	allowed      ProofAllowed

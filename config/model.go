@@ -33,7 +33,7 @@ type Portal struct {
 	Listen    string   `mapstructure:"listen" json:"listen"`                 // host:port, [v6]:port, :port; roce://address[:port]
 	Group     int      `mapstructure:"group" json:"group"`                   // target portal group tag, 1-65535
 	Advertise string   `mapstructure:"advertise" json:"advertise,omitempty"` // address for SendTargets behind NAT
-	Protocols []string `mapstructure:"protocols" json:"protocols,omitempty"` // what is spoken there: of Protocols; none: all
+	Protocols []string `mapstructure:"protocols" json:"protocols,omitempty"` // what is spoken there: iscsi, iser, nvme-tcp, nvme-rdma; none: all
 	// Freebind lets the portal listen on an address that this node does not have yet: that of
 	// a group that moves between nodes (IP_FREEBIND).
 	Freebind   bool   `mapstructure:"freebind" json:"freebind,omitempty"`
@@ -92,56 +92,56 @@ const (
 
 // Volume is backing store for one or more LUNs.
 type Volume struct {
-	Name          string     `mapstructure:"name" json:"name"`
-	Type          VolumeType `mapstructure:"type" json:"type"`
-	Path          string     `mapstructure:"path" json:"path,omitempty"`     // file, raw; relative to the configuration file
-	Size          Size       `mapstructure:"size" json:"size,omitempty"`     // file: at least; one that has grown is served whole
-	Create        bool       `mapstructure:"create" json:"create"`           // file, lvm: make it when missing
-	Preallocate   bool       `mapstructure:"preallocate" json:"preallocate"` // file: reserve all space at start
-	WriteThrough  bool       `mapstructure:"write_through" json:"write_through"`
-	Placement     string     `mapstructure:"placement" json:"placement,omitempty"` // of WRITE data: direct, verified
-	ReadOnly      bool       `mapstructure:"read_only" json:"read_only"`
-	Removable     bool       `mapstructure:"removable" json:"removable"`
+	Name          string     `mapstructure:"name" json:"name"`                                 // how LUNs, namespaces, groups and commands name it
+	Type          VolumeType `mapstructure:"type" json:"type"`                                 // file, raw (a block device), memory, null (reads zeroes, forgets writes), lvm (a logical volume)
+	Path          string     `mapstructure:"path" json:"path,omitempty"`                       // file, raw; relative to the configuration file
+	Size          Size       `mapstructure:"size" json:"size,omitempty"`                       // file: at least; one that has grown is served whole
+	Create        bool       `mapstructure:"create" json:"create"`                             // file, lvm: make it when missing
+	Preallocate   bool       `mapstructure:"preallocate" json:"preallocate"`                   // file: reserve all space at start
+	WriteThrough  bool       `mapstructure:"write_through" json:"write_through"`               // file, raw: every write is durable before it is answered
+	Placement     string     `mapstructure:"placement" json:"placement,omitempty"`             // of WRITE data: direct, verified
+	ReadOnly      bool       `mapstructure:"read_only" json:"read_only"`                       // open it for reading only; nobody can write
+	Removable     bool       `mapstructure:"removable" json:"removable"`                       // a medium that initiators may eject and load
 	BlockSize     Size       `mapstructure:"block_size" json:"block_size,omitempty"`           // 512 or 4096
 	PhysBlockSize Size       `mapstructure:"phys_block_size" json:"phys_block_size,omitempty"` // ≥ block_size
-	Rotational    bool       `mapstructure:"rotational" json:"rotational"`
-	Serial        string     `mapstructure:"serial" json:"serial,omitempty"` // VPD 80; derived when empty; a memory volume without one is another disk after each start
-	WWID          string     `mapstructure:"wwid" json:"wwid,omitempty"`     // NAA 6: 32 hex digits; derived when empty
-	Lock          bool       `mapstructure:"lock" json:"lock"`               // mlock the mapping
-	HugePages     bool       `mapstructure:"huge_pages" json:"huge_pages"`   // memory, and files on tmpfs: ask for transparent huge pages
-	VG            string     `mapstructure:"vg" json:"vg,omitempty"`
-	LV            string     `mapstructure:"lv" json:"lv,omitempty"`
-	Devices       []string   `mapstructure:"devices" json:"devices,omitempty"`
-	Stripes       int        `mapstructure:"stripes" json:"stripes,omitempty"`         // lvm, created: over so many devices
-	StripeSize    Size       `mapstructure:"stripe_size" json:"stripe_size,omitempty"` // lvm, created: 64KiB if 0
-	Pool          string     `mapstructure:"pool" json:"pool,omitempty"`               // lvm, created: a thin volume in this pool
-	PoolSize      Size       `mapstructure:"pool_size" json:"pool_size,omitempty"`     // lvm: create the pool with this size
-	ErrorWhenFull bool       `mapstructure:"error_when_full" json:"error_when_full"`   // lvm, pool created: writes to a full pool fail at once
-	Snapshots     Snapshots  `mapstructure:"snapshots" json:"snapshots,omitzero"`      // lvm: taken and removed by the target
+	Rotational    bool       `mapstructure:"rotational" json:"rotational"`                     // say that seeks cost, whatever the disk below says
+	Serial        string     `mapstructure:"serial" json:"serial,omitempty"`                   // VPD 80; derived when empty; a memory volume without one is another disk after each start
+	WWID          string     `mapstructure:"wwid" json:"wwid,omitempty"`                       // NAA 6: 32 hex digits; derived when empty
+	Lock          bool       `mapstructure:"lock" json:"lock"`                                 // mlock the mapping
+	HugePages     bool       `mapstructure:"huge_pages" json:"huge_pages"`                     // memory, and files on tmpfs: ask for transparent huge pages
+	VG            string     `mapstructure:"vg" json:"vg,omitempty"`                           // lvm: the volume group
+	LV            string     `mapstructure:"lv" json:"lv,omitempty"`                           // lvm: the logical volume
+	Devices       []string   `mapstructure:"devices" json:"devices,omitempty"`                 // lvm: files and block devices of the group
+	Stripes       int        `mapstructure:"stripes" json:"stripes,omitempty"`                 // lvm, created: over so many devices
+	StripeSize    Size       `mapstructure:"stripe_size" json:"stripe_size,omitempty"`         // lvm, created: 64KiB if 0
+	Pool          string     `mapstructure:"pool" json:"pool,omitempty"`                       // lvm, created: a thin volume in this pool
+	PoolSize      Size       `mapstructure:"pool_size" json:"pool_size,omitempty"`             // lvm: create the pool with this size
+	ErrorWhenFull bool       `mapstructure:"error_when_full" json:"error_when_full"`           // lvm, pool created: writes to a full pool fail at once
+	Snapshots     Snapshots  `mapstructure:"snapshots" json:"snapshots,omitzero"`              // lvm: taken and removed by the target
 	QoS           QoS        `mapstructure:"qos" json:"qos"`
 	Fault         Fault      `mapstructure:"fault" json:"fault"`
 }
 
 // QoS limits what a volume serves; 0 means no limit.
 type QoS struct {
-	IOPS      int64 `mapstructure:"iops" json:"iops,omitempty"`
-	Bandwidth Size  `mapstructure:"bandwidth" json:"bandwidth,omitempty"` // bytes per second
-	Burst     Size  `mapstructure:"burst" json:"burst,omitempty"`         // bytes that may pass at once
-	BurstIOPS int64 `mapstructure:"burst_iops" json:"burst_iops,omitempty"`
+	IOPS      int64 `mapstructure:"iops" json:"iops,omitempty"`             // commands per second
+	Bandwidth Size  `mapstructure:"bandwidth" json:"bandwidth,omitempty"`   // bytes per second
+	Burst     Size  `mapstructure:"burst" json:"burst,omitempty"`           // bytes that may pass at once
+	BurstIOPS int64 `mapstructure:"burst_iops" json:"burst_iops,omitempty"` // commands that may pass at once
 }
 
 // Fault makes a volume misbehave on purpose, for tests.
 type Fault struct {
-	ReadDelay  Duration `mapstructure:"read_delay" json:"read_delay,omitempty"`
-	WriteDelay Duration `mapstructure:"write_delay" json:"write_delay,omitempty"`
-	ErrorRate  float64  `mapstructure:"error_rate" json:"error_rate,omitempty"` // 0 to 1, share of commands
-	Seed       int64    `mapstructure:"seed" json:"seed,omitempty"`
+	ReadDelay  Duration `mapstructure:"read_delay" json:"read_delay,omitempty"`   // added to each read
+	WriteDelay Duration `mapstructure:"write_delay" json:"write_delay,omitempty"` // added to each write
+	ErrorRate  float64  `mapstructure:"error_rate" json:"error_rate,omitempty"`   // 0 to 1, share of commands
+	Seed       int64    `mapstructure:"seed" json:"seed,omitempty"`               // of what is chosen at random
 }
 
 // Target is one iSCSI target node.
 type Target struct {
-	IQN      string   `mapstructure:"iqn" json:"iqn"`
-	Alias    string   `mapstructure:"alias" json:"alias,omitempty"`
+	IQN      string   `mapstructure:"iqn" json:"iqn"`               // its name: iqn.YYYY-MM.reversed.domain:name, eui. or naa.
+	Alias    string   `mapstructure:"alias" json:"alias,omitempty"` // for people; initiators show it
 	LUNs     []LUN    `mapstructure:"luns" json:"luns"`
 	Auth     Auth     `mapstructure:"auth" json:"auth"`
 	ACL      ACL      `mapstructure:"acl" json:"acl"`
@@ -153,23 +153,23 @@ type Target struct {
 
 // LUN maps a volume into a target.
 type LUN struct {
-	LUN      int    `mapstructure:"lun" json:"lun"`
-	Volume   string `mapstructure:"volume" json:"volume"`
-	ReadOnly bool   `mapstructure:"read_only" json:"read_only"`
-	ALUA     string `mapstructure:"alua" json:"alua,omitempty"` // state through every portal group: active-optimized, …
+	LUN      int    `mapstructure:"lun" json:"lun"`             // 0 to 16383
+	Volume   string `mapstructure:"volume" json:"volume"`       // the name of one of volumes
+	ReadOnly bool   `mapstructure:"read_only" json:"read_only"` // initiators of this target cannot write
+	ALUA     string `mapstructure:"alua" json:"alua,omitempty"` // state through every portal group: active-optimized, active-non-optimized, standby, unavailable, offline
 	// ALUAGroups are the portal groups through which the state is another one.
 	ALUAGroups []ALUAGroup `mapstructure:"alua_groups" json:"alua_groups,omitempty"`
 }
 
 // ALUAGroup is the access state of a LUN through one portal group.
 type ALUAGroup struct {
-	Group int    `mapstructure:"group" json:"group"`
-	State string `mapstructure:"state" json:"state"`
+	Group int    `mapstructure:"group" json:"group"` // of portals[].group
+	State string `mapstructure:"state" json:"state"` // as in alua
 }
 
 // Subsystem is one NVMe subsystem.
 type Subsystem struct {
-	NQN        string      `mapstructure:"nqn" json:"nqn"`
+	NQN        string      `mapstructure:"nqn" json:"nqn"`                 // its name: nqn.YYYY-MM.reversed.domain:name
 	Serial     string      `mapstructure:"serial" json:"serial,omitempty"` // 20 characters; derived when empty
 	Namespaces []Namespace `mapstructure:"namespaces" json:"namespaces"`
 	// MinCntlID and MaxCntlID bound the identifiers of controllers, so that several targets can
@@ -191,19 +191,20 @@ type Subsystem struct {
 
 // Namespace maps a volume into a subsystem.
 type Namespace struct {
-	NSID     int    `mapstructure:"nsid" json:"nsid"` // 1 to 1024
-	Volume   string `mapstructure:"volume" json:"volume"`
-	ReadOnly bool   `mapstructure:"read_only" json:"read_only"`
-	// ANA is the access state through every portal group: optimized, …; empty, and no
-	// ANAGroups: that of the volume, which LUNs of it may give.
+	NSID     int    `mapstructure:"nsid" json:"nsid"`           // 1 to 1024
+	Volume   string `mapstructure:"volume" json:"volume"`       // the name of one of volumes
+	ReadOnly bool   `mapstructure:"read_only" json:"read_only"` // hosts of this subsystem cannot write
+	// ANA is the access state through every portal group: optimized, non-optimized,
+	// inaccessible, persistent-loss; empty, and no ana_groups: that of the volume, which LUNs
+	// of it may give.
 	ANA       string     `mapstructure:"ana" json:"ana,omitempty"`
 	ANAGroups []ANAGroup `mapstructure:"ana_groups" json:"ana_groups,omitempty"` // where it is another one
 }
 
 // ANAGroup is the access state of a namespace through one portal group.
 type ANAGroup struct {
-	Group int    `mapstructure:"group" json:"group"`
-	State string `mapstructure:"state" json:"state"`
+	Group int    `mapstructure:"group" json:"group"` // of portals[].group
+	State string `mapstructure:"state" json:"state"` // as in ana
 }
 
 // ACL says who may log in. Empty lists admit everybody.
@@ -218,8 +219,8 @@ type ACL struct {
 // Binding gives initiator names to CHAP users, or to those with a certificate; where it
 // lists both, both are asked for.
 type Binding struct {
-	Initiator string   `mapstructure:"initiator" json:"initiator"` // IQN; * and ? match
-	Users     []string `mapstructure:"users" json:"users,omitempty"`
+	Initiator string   `mapstructure:"initiator" json:"initiator"`   // IQN; * and ? match
+	Users     []string `mapstructure:"users" json:"users,omitempty"` // names of auth.users
 	// Certificates are names in certificates that portals[].tls takes: common names, URIs and
 	// hosts of subjectAltName. There are no wildcards.
 	Certificates []string `mapstructure:"certificates" json:"certificates,omitempty"`
@@ -228,7 +229,7 @@ type Binding struct {
 // Auth is how initiators prove who they are.
 type Auth struct {
 	Method     string   `mapstructure:"method" json:"method"`                   // none, chap
-	Algorithms []string `mapstructure:"algorithms" json:"algorithms,omitempty"` // preferred first
+	Algorithms []string `mapstructure:"algorithms" json:"algorithms,omitempty"` // preferred first: md5, sha1, sha256, sha3-256
 	Users      []User   `mapstructure:"users" json:"users,omitempty"`
 	Mutual     *User    `mapstructure:"mutual" json:"mutual,omitempty"` // what we prove when the initiator asks
 }
@@ -236,9 +237,9 @@ type Auth struct {
 // User is a CHAP name and where its secret comes from. The secret itself is
 // never part of a configuration, nor printed.
 type User struct {
-	Name       string `mapstructure:"name" json:"name"`
-	SecretFile string `mapstructure:"secret_file" json:"secret_file,omitempty"`
-	SecretEnv  string `mapstructure:"secret_env" json:"secret_env,omitempty"`
+	Name       string `mapstructure:"name" json:"name"`                         // CHAP name
+	SecretFile string `mapstructure:"secret_file" json:"secret_file,omitempty"` // file with the secret, closed to other users; or else:
+	SecretEnv  string `mapstructure:"secret_env" json:"secret_env,omitempty"`   // environment variable with the secret
 
 	secret []byte
 }
@@ -271,22 +272,22 @@ type Remote struct {
 
 // ISCSI holds the values that the target offers in login.
 type ISCSI struct {
-	QueueDepth         int      `mapstructure:"queue_depth" json:"queue_depth"` // CmdSN window
-	ImmediateData      bool     `mapstructure:"immediate_data" json:"immediate_data"`
-	InitialR2T         bool     `mapstructure:"initial_r2t" json:"initial_r2t"`
-	FirstBurst         Size     `mapstructure:"first_burst" json:"first_burst"`
-	MaxBurst           Size     `mapstructure:"max_burst" json:"max_burst"`
-	MaxRecvDataSegment Size     `mapstructure:"max_recv_data_segment" json:"max_recv_data_segment"`
-	MaxOutstandingR2T  int      `mapstructure:"max_outstanding_r2t" json:"max_outstanding_r2t"`
-	MaxConnections     int      `mapstructure:"max_connections" json:"max_connections"`           // per session, on TCP
-	ErrorRecoveryLevel int      `mapstructure:"error_recovery_level" json:"error_recovery_level"` // on TCP
-	HeaderDigest       []string `mapstructure:"header_digest" json:"header_digest"`               // preferred first: none, crc32c
-	DataDigest         []string `mapstructure:"data_digest" json:"data_digest"`
-	Time2Wait          Duration `mapstructure:"time2wait" json:"time2wait"`
-	Time2Retain        Duration `mapstructure:"time2retain" json:"time2retain"`
-	NopInterval        Duration `mapstructure:"nop_interval" json:"nop_interval"`
-	NopTimeout         Duration `mapstructure:"nop_timeout" json:"nop_timeout"`
-	LoginTimeout       Duration `mapstructure:"login_timeout" json:"login_timeout"`
+	QueueDepth         int      `mapstructure:"queue_depth" json:"queue_depth"`                     // CmdSN window
+	ImmediateData      bool     `mapstructure:"immediate_data" json:"immediate_data"`               // ImmediateData: data in the PDU of a command
+	InitialR2T         bool     `mapstructure:"initial_r2t" json:"initial_r2t"`                     // InitialR2T: no other data before it is asked for
+	FirstBurst         Size     `mapstructure:"first_burst" json:"first_burst"`                     // FirstBurstLength: unsolicited data of a command; at most max_burst
+	MaxBurst           Size     `mapstructure:"max_burst" json:"max_burst"`                         // MaxBurstLength: data of one R2T, or of one sequence of Data-In
+	MaxRecvDataSegment Size     `mapstructure:"max_recv_data_segment" json:"max_recv_data_segment"` // MaxRecvDataSegmentLength of the target
+	MaxOutstandingR2T  int      `mapstructure:"max_outstanding_r2t" json:"max_outstanding_r2t"`     // MaxOutstandingR2T: R2Ts of a command at once
+	MaxConnections     int      `mapstructure:"max_connections" json:"max_connections"`             // per session, on TCP
+	ErrorRecoveryLevel int      `mapstructure:"error_recovery_level" json:"error_recovery_level"`   // on TCP
+	HeaderDigest       []string `mapstructure:"header_digest" json:"header_digest"`                 // preferred first: none, crc32c
+	DataDigest         []string `mapstructure:"data_digest" json:"data_digest"`                     // the same for data; over iSER there are none
+	Time2Wait          Duration `mapstructure:"time2wait" json:"time2wait"`                         // DefaultTime2Wait: before an initiator comes again
+	Time2Retain        Duration `mapstructure:"time2retain" json:"time2retain"`                     // DefaultTime2Retain: how long a session without connections is kept
+	NopInterval        Duration `mapstructure:"nop_interval" json:"nop_interval"`                   // a session that is silent for so long is pinged; 0s: never
+	NopTimeout         Duration `mapstructure:"nop_timeout" json:"nop_timeout"`                     // a ping that is not answered for so long ends the connection
+	LoginTimeout       Duration `mapstructure:"login_timeout" json:"login_timeout"`                 // how long a login may take
 }
 
 // Transport holds the settings of the software RDMA device.
@@ -302,14 +303,14 @@ type Transport struct {
 
 // Limits bound what peers can make the process use.
 type Limits struct {
-	Sessions           int      `mapstructure:"sessions" json:"sessions"`
+	Sessions           int      `mapstructure:"sessions" json:"sessions"`                         // of all initiators together
 	SessionsPerAddress int      `mapstructure:"sessions_per_address" json:"sessions_per_address"` // and per CHAP user, once more than half are there; 0: an eighth
 	ReservedSessions   int      `mapstructure:"reserved_sessions" json:"reserved_sessions"`       // for initiators that authenticate or that an ACL names; 0: an eighth
 	DiscoveryAge       Duration `mapstructure:"discovery_age" json:"discovery_age"`               // a discovery session ends then; 0: never
-	PendingLogins      int      `mapstructure:"pending_logins" json:"pending_logins"`
-	PendingPerAddress  int      `mapstructure:"pending_per_address" json:"pending_per_address"` // once more than half are there; 0: an eighth
-	Workers            int      `mapstructure:"workers" json:"workers"`                         // per volume; twice as many for writes that are to be durable
-	StagingMemory      Size     `mapstructure:"staging_memory" json:"staging_memory"`
+	PendingLogins      int      `mapstructure:"pending_logins" json:"pending_logins"`             // connections that have not logged in
+	PendingPerAddress  int      `mapstructure:"pending_per_address" json:"pending_per_address"`   // once more than half are there; 0: an eighth
+	Workers            int      `mapstructure:"workers" json:"workers"`                           // per volume; twice as many for writes that are to be durable
+	StagingMemory      Size     `mapstructure:"staging_memory" json:"staging_memory"`             // memory for data that is not placed in its volume at once, of all peers together
 }
 
 // Admin is the local control interface.

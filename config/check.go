@@ -507,6 +507,9 @@ func (c *Config) checkISCSI(r *report) {
 			r.add(d.key, "%v is not between 0s and %v", d.is, d.max)
 		}
 	}
+	if s.NopTimeout == 0 {
+		r.add("iscsi.nop_timeout", "cannot be 0: no ping is answered at once; nop_interval: 0s is for no pings")
+	}
 	if s.LoginTimeout == 0 {
 		r.add("iscsi.login_timeout", "cannot be 0: a silent peer would hold a login slot for ever")
 	}

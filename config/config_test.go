@@ -150,6 +150,7 @@ func TestParseRefuses(t *testing.T) {
 		{"crc", "targets:", "transport: {crc: maybe}\ntargets:", []string{"x.yaml:6:", "required, offered, off"}},
 		{"busy_poll_us, a word", "targets:", "transport: {busy_poll_us: always}\ntargets:", []string{"x.yaml:6:", `"always" is neither auto nor`}},
 		{"busy_poll_us, too long", "targets:", "transport: {busy_poll_us: 10001}\ntargets:", []string{"x.yaml:6:", "0 (never) to 10000"}},
+		{"no time for an answer", "targets:", "iscsi: {nop_timeout: 0s}\ntargets:", []string{"x.yaml:6:", "iscsi.nop_timeout", "cannot be 0"}},
 		{"negative duration", "targets:", "iscsi: {nop_interval: -5s}\ntargets:", []string{"x.yaml:6:", "iscsi.nop_interval", "-5s is not between 0s and 24h0m0s"}},
 		{"duration", "targets:", "iscsi: {login_timeout: 5}\ntargets:", []string{"x.yaml:6:", "is not a duration"}},
 		{"two documents", "targets:", "---\ntargets:", []string{"x.yaml:6", "second document"}},

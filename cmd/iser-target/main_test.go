@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"softiser/internal/await"
 	"softiser/internal/leaktest"
@@ -215,6 +216,35 @@ func TestServeNothing(t *testing.T) {
 	code, out := command(t, "serve", "--listen", loopback.FreeAddr(t), "--log-level", "dpanic", "--export", "d="+disk+",size=1MiB")
 	if code != exitFailure || !strings.Contains(out, "nothing to serve") {
 		t.Errorf("a second server of one file: exit %d\n%s", code, out)
+	}
+}
+
+// A shutdown has the times that it was given, or serve does not begin: with a negative one the
+// process would end beside its flushes, and zero is the library's word for its default.
+func TestShutdownTimes(t *testing.T) {
+	for _, c := range []struct {
+		f     serveFlags
+		drain time.Duration
+		err   string
+	}{
+		{f: serveFlags{drain: time.Second, storage: time.Second}, drain: time.Second},
+		{f: serveFlags{drain: 0, storage: time.Second}, drain: 1},
+		{f: serveFlags{drain: -time.Second, storage: time.Second}, err: "--drain -1s"},
+		{f: serveFlags{drain: time.Second, storage: 0}, err: "--storage-timeout 0s"},
+		{f: serveFlags{drain: time.Second, storage: -1}, err: "--storage-timeout -1ns"},
+	} {
+		_, err := c.f.resolve()
+		if c.err != "" {
+			if e, ok := err.(*exitError); !ok || e.code != exitUsage || !strings.Contains(err.Error(), c.err) {
+				t.Errorf("%v, %v: %v, want %s", c.f.drain, c.f.storage, err, c.err)
+			}
+			continue
+		}
+		var got target.Timeouts
+		c.f.timeouts(&got)
+		if err != nil || got.Drain != c.drain || got.Storage != c.f.storage {
+			t.Errorf("%v, %v: %+v, %v", c.f.drain, c.f.storage, got, err)
+		}
 	}
 }
 

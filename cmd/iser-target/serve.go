@@ -79,7 +79,7 @@ another disk there, and an empty one.`,
 	fl.StringVar(&f.level, "log-level", "", "debug, info, warn or error (default: logging.level of the configuration)")
 	fl.IntVar(&f.readyFD, "ready-fd", 0, "descriptor to which a newline is written when volumes and portals are served; then it is closed")
 	fl.BoolVar(&f.takeover, takeoverName, false, "take the place of the target that serves the admin socket, and go on with what it has open (see iser-target upgrade)")
-	fl.DurationVar(&f.drain, "drain", 5*time.Second, "how long a shutdown waits for initiators to log out")
+	fl.DurationVar(&f.drain, "drain", 5*time.Second, "how long a shutdown waits for initiators to log out; 0s: not at all")
 	fl.DurationVar(&f.storage, "storage-timeout", 50*time.Second, "how long a shutdown then waits for volumes that do not answer")
 	cmd.MarkFlagsMutuallyExclusive("config", "export")
 	completeFlag(cmd, "export", exports)
@@ -93,6 +93,10 @@ func (f *serveFlags) resolve() (*config.Config, error) {
 	var cfg *config.Config
 	var err error
 	switch {
+	case f.drain < 0:
+		return nil, exit(exitUsage, fmt.Errorf("--drain %v: a time to wait; 0s waits for nobody", f.drain))
+	case f.storage <= 0: // the process would end beside a flush
+		return nil, exit(exitUsage, fmt.Errorf("--storage-timeout %v: volumes need some time to be flushed", f.storage))
 	case f.config != "":
 		cfg, err = config.Load(f.config)
 	case len(f.exports) > 0:
@@ -165,13 +169,19 @@ type app struct {
 	services sync.WaitGroup // admin socket and metrics
 }
 
+// timeouts are those of a shutdown. The library takes zero for its default; --drain 0s means
+// that nobody is waited for.
+func (f *serveFlags) timeouts(t *target.Timeouts) {
+	t.Drain, t.Storage, t.Rest = max(f.drain, 1), f.storage, restPatience
+}
+
 // build makes the server of a configuration, with its targets.
 func (a *app) build(cfg *config.Config, f *serveFlags, c registry.Config) error {
 	tc, err := registry.ServerConfig(cfg)
 	if err != nil {
 		return err
 	}
-	tc.Timeouts.Drain, tc.Timeouts.Storage, tc.Timeouts.Rest = f.drain, f.storage, restPatience
+	f.timeouts(&tc.Timeouts)
 	if a.pool, err = blockdev.NewPool(int64(cfg.Limits.StagingMemory)); err != nil {
 		return fmt.Errorf("limits.staging_memory: %w", err)
 	}

@@ -430,6 +430,10 @@ func TestDetachByAnyName(t *testing.T) {
 	for _, key := range []func(r *Record) string{
 		func(r *Record) string { return r.URL },
 		func(r *Record) string { return r.Socket },
+		func(r *Record) string { // as attach takes it, too
+			t.Chdir(filepath.Dir(r.Socket))
+			return "./" + filepath.Base(r.Socket)
+		},
 		func(r *Record) string { return r.URI },
 	} {
 		opt := options(t, &fakeLUN{data: make([]byte, 1<<20)})
@@ -440,6 +444,9 @@ func TestDetachByAnyName(t *testing.T) {
 		}
 		done := make(chan error, 1)
 		go func() { done <- a.Wait(ctx) }()
+		if r, err := Detach(t.Context(), opt.Dir, "", false); err != nil || r != nil {
+			t.Errorf("no name: %v, %v", r, err)
+		}
 		if r, err := Detach(t.Context(), opt.Dir, key(&a.Record), false); err != nil || r == nil {
 			t.Errorf("%v, %v", r, err)
 		}
@@ -574,6 +581,8 @@ func TestCommandErrors(t *testing.T) {
 		{[]string{}, "needs the volume's URL"},
 		{[]string{"http://x/y/0"}, "http"},
 		{[]string{"a", "b"}, "accepts at most 1 arg"},
+		{[]string{"--detach", ""}, "needs the volume's URL"},
+		{[]string{"--upgrade", ""}, "needs the volume's URL"},
 	} {
 		cmd := Command("test")
 		cmd.SetArgs(tc.args)

@@ -132,10 +132,11 @@ func (c *command) run(cmd *cobra.Command, args []string) error {
 	if c.list {
 		return c.runList(out, cmd.ErrOrStderr())
 	}
-	if len(args) != 1 && (c.detach || c.upgrade) {
+	named := len(args) == 1 && args[0] != "" // not by a variable that a script has not set
+	if !named && (c.detach || c.upgrade) {
 		return usage.Errorf("one attachment at a time is ended or upgraded: name its URL, device or socket, which iser-initiator attach --list shows")
 	}
-	if len(args) != 1 {
+	if !named {
 		return usage.Errorf("attach needs the volume's URL, for example iser://127.0.0.1/iqn.2026-11.softiser:demo/0")
 	}
 	switch {

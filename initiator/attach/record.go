@@ -273,11 +273,11 @@ func (r *Record) waits() bool {
 // process id; nil when there is none.
 func Find(dir, key string) (*Record, error) {
 	live, err := List(dir)
-	if err != nil {
+	if err != nil || key == "" { // which is the device of whoever has none
 		return nil, err
 	}
 	for _, r := range live {
-		if key == r.URL || key == r.Socket || key == r.Device || key == r.URI || key == r.TCP || key == strconv.Itoa(r.PID) {
+		if key == r.URL || absolute(key) == r.Socket || key == r.Device || key == r.URI || key == r.TCP || key == strconv.Itoa(r.PID) {
 			return r, nil
 		}
 	}

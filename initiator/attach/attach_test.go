@@ -581,8 +581,9 @@ func TestCommandErrors(t *testing.T) {
 		{[]string{}, "needs the volume's URL"},
 		{[]string{"http://x/y/0"}, "http"},
 		{[]string{"a", "b"}, "accepts at most 1 arg"},
-		{[]string{"--detach", ""}, "needs the volume's URL"},
-		{[]string{"--upgrade", ""}, "needs the volume's URL"},
+		{[]string{""}, "needs the volume's URL"},
+		{[]string{"--detach", ""}, "name its URL, device or socket"},
+		{[]string{"--upgrade", ""}, "name its URL, device or socket"},
 	} {
 		cmd := Command("test")
 		cmd.SetArgs(tc.args)

@@ -132,10 +132,13 @@ func ConnectKernel(k KernelConfig) (_ *KernelDevice, err error) {
 		kernel = append(kernel, fd)
 		d.Conns = append(d.Conns, c)
 	}
-	err = nl.call(connectMessage(d.family, nl.next(), &k, kernel), func(p []byte) (err error) {
-		d.Index, err = indexOf(p)
-		return err
-	})
+	pid := fmt.Sprintf("/sys/block/nbd%d/pid", k.Index)
+	err = untilClosed(func() error {
+		return nl.call(connectMessage(d.family, nl.next(), &k, kernel), func(p []byte) (err error) {
+			d.Index, err = indexOf(p)
+			return err
+		})
+	}, func() bool { _, err := os.Stat(pid); return err == nil })
 	switch {
 	case errors.Is(err, unix.EPERM):
 		return nil, fmt.Errorf("nbd: making a block device needs CAP_SYS_ADMIN (run as root, or use the unix socket): %w", err)
@@ -146,6 +149,23 @@ func ConnectKernel(k KernelConfig) (_ *KernelDevice, err error) {
 	}
 	d.Path = "/dev/nbd" + strconv.Itoa(d.Index)
 	return d, nil
+}
+
+// How long a device that nobody has connected may be open elsewhere.
+const (
+	openFor   = 2 * time.Second
+	openAgain = 20 * time.Millisecond
+)
+
+// untilClosed connects. A device that somebody has open counts as in use for the driver, though
+// nobody has connected it: udev and blkid look at it just when it has come. So it is asked
+// again for a while, unless the device is connected.
+func untilClosed(connect func() error, connected func() bool) error {
+	for deadline := time.Now().Add(openFor); ; time.Sleep(openAgain) {
+		if err := connect(); !errors.Is(err, unix.EBUSY) || connected() || time.Now().After(deadline) {
+			return err
+		}
+	}
 }
 
 // pair makes a socket pair: a descriptor for the kernel, a connection for us.

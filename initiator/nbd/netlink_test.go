@@ -4,10 +4,14 @@ import (
 	"bytes"
 	"encoding/hex"
 	"errors"
+	"math"
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // The bytes that nbd-client sends for the same request, in little-endian order.
@@ -106,5 +110,41 @@ func TestNoKernelDriver(t *testing.T) {
 	}
 	if errors.Is(err, ErrNoKernel) && !strings.Contains(err.Error(), "unix socket") {
 		t.Errorf("error %v", err)
+	}
+}
+
+// A device that is merely open is asked for again, one that is connected is not, and nobody waits
+// for ever.
+func TestDeviceIsOpenElsewhere(t *testing.T) {
+	for name, c := range map[string]struct {
+		busy      int // how often it is
+		connected bool
+		want      error
+		asked     func(n int) bool
+	}{
+		"free":           {asked: func(n int) bool { return n == 1 }},
+		"for a moment":   {busy: 3, asked: func(n int) bool { return n == 4 }},
+		"connected":      {busy: 3, connected: true, want: unix.EBUSY, asked: func(n int) bool { return n == 1 }},
+		"without end":    {busy: math.MaxInt, want: unix.EBUSY, asked: func(n int) bool { return n > 1 && n <= 1+int(openFor/openAgain)+1 }},
+		"something else": {busy: -1, want: unix.EPERM, asked: func(n int) bool { return n == 1 }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := 0
+				err := untilClosed(func() error {
+					n++
+					switch {
+					case c.busy < 0:
+						return unix.EPERM
+					case n <= c.busy:
+						return unix.EBUSY
+					}
+					return nil
+				}, func() bool { return c.connected })
+				if !errors.Is(err, c.want) || !c.asked(n) {
+					t.Errorf("%v after %d questions, want %v", err, n, c.want)
+				}
+			})
+		})
 	}
 }

@@ -4,7 +4,7 @@ import "time"
 
 // Limits of BusyPollAuto.
 const (
-	pollSpin    = 75 * time.Microsecond  // longest look
+	pollSpin    = 50 * time.Microsecond  // longest look
 	pollTry     = 150 * time.Microsecond // longest try: the other end has to be woken up, too
 	pollTries   = 6                      // tries before the looks proper
 	pollShort   = 250 * time.Microsecond // a wait, the wake-ups of both ends included, that looks could shorten

@@ -36,8 +36,8 @@ func TestHoldingMoves(t *testing.T) {
 	h.proved("nqn.a")
 	wg.Wait()
 	host := h.share.Load()
-	if host == address || host.held.Load() != 5 || address.held.Load() != 7 || h.held.Load() != 5 {
-		t.Errorf("the host holds %d, its address %d, the connection %d; want 5, 7, 5", host.held.Load(), address.held.Load(), h.held.Load())
+	if host == address || host.held.Load() != 5 || address.held.Load() != 7 || h.held != 5 {
+		t.Errorf("the host holds %d, its address %d, the connection %d; want 5, 7, 5", host.held.Load(), address.held.Load(), h.held)
 	}
 	h.proved("nqn.a")
 	if host.conns != 1 || address.conns != 1 {

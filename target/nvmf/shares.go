@@ -77,9 +77,11 @@ func (h *share) leaveLocked() {
 
 // holding is what one connection holds; it implements nvme.Memory.
 type holding struct {
-	share atomic.Pointer[share] // written with share.of.mu held
-	held  atomic.Int64          // bytes of share.held
+	share atomic.Pointer[share] // written with share.of.mu and mu held
 	gone  bool                  // guarded by share.of.mu
+
+	mu   sync.Mutex // a leaf: what is counted stays with the share that it is counted in
+	held int64      // guarded by mu: bytes of share.held
 }
 
 // leave gives back the connection's part in its share; what it holds is still counted.
@@ -102,23 +104,30 @@ func (h *holding) proved(host string) {
 		return
 	}
 	to := s.joinLocked(o)
+	h.mu.Lock()
 	from := h.share.Swap(to)
-	// Whoever changes held now changes it first and then asks for the share: either that is
-	// seen here, with the old one, or the new one is seen there.
-	k := h.held.Load()
-	to.held.Add(k)
-	from.held.Add(-k)
+	to.held.Add(h.held)
+	from.held.Add(-h.held)
+	h.mu.Unlock()
 	from.leaveLocked()
+}
+
+// count adds n bytes to what the connection holds, and returns what the share has then.
+func (h *holding) count(n int64) (of *share, has int64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.held += n
+	of = h.share.Load()
+	return of, of.held.Add(n)
 }
 
 // Reserve implements nvme.Memory.
 func (h *holding) Reserve(n int) bool {
-	h.held.Add(int64(n))
-	s := h.share.Load()
+	s, has := h.count(int64(n))
 	p := s.of.pool
 	reservable := p.Cap() / 2
-	if s.held.Add(int64(n)) > reservable/shareOf && p.Reserved() > reservable/2 || !p.Reserve(n) {
-		h.give(n)
+	if has > reservable/shareOf && p.Reserved() > reservable/2 || !p.Reserve(n) {
+		h.count(int64(-n))
 		return false
 	}
 	return true
@@ -126,13 +135,8 @@ func (h *holding) Reserve(n int) bool {
 
 // Unreserve implements nvme.Memory.
 func (h *holding) Unreserve(n int) {
-	h.give(n)
-	h.share.Load().of.pool.Unreserve(n)
-}
-
-func (h *holding) give(n int) {
-	h.held.Add(int64(-n))
-	h.share.Load().held.Add(int64(-n))
+	s, _ := h.count(int64(-n))
+	s.of.pool.Unreserve(n)
 }
 
 var errShare = errors.New("nvmf: the host has its share of the controllers, or its address has if it proves nothing")

@@ -86,10 +86,15 @@ func (m *mapped) truncated(off, n int64) error {
 	if have >= off+n {
 		return nil
 	}
-	// A resize may have cut it off since the caller looked at the size.
+	// A resize may have cut it off since the caller looked at the size. Now none does, and the
+	// store is always longer before the size is.
 	m.deciding.RLock()
 	size := m.size.Load()
+	have, err = m.cfg.StoreSize()
 	m.deciding.RUnlock()
+	if err != nil {
+		return m.fail("stat", off, n, err)
+	}
 	if have >= min(off+n, size) {
 		return nil
 	}

@@ -217,6 +217,34 @@ func TestSyncBesideAShrink(t *testing.T) {
 	}
 }
 
+// TestSyncBesideAShrinkThatIsUndone: nor has one that has become longer again since its length was asked
+// for.
+func TestSyncBesideAShrinkThatIsUndone(t *testing.T) {
+	var v *Volume
+	armed := false
+	v, _ = openFile(t, 1<<20, linux, func(c *Config) {
+		length := c.StoreSize
+		c.StoreSize = func() (int64, error) {
+			if !armed {
+				return length()
+			}
+			armed = false
+			if err := v.Resize(1 << 19); err != nil {
+				t.Error(err)
+			}
+			n, err := length()
+			if err := v.Resize(1 << 20); err != nil {
+				t.Error(err)
+			}
+			return n, err
+		}
+	})
+	armed = true
+	if err := v.FlushRange(1<<19, 4096); err != nil || armed {
+		t.Errorf("%v, there was no resize: %v", err, armed)
+	}
+}
+
 // TestFailedShrinkOfMemory: what a shrink that fails was to cut off is still there.
 func TestFailedShrinkOfMemory(t *testing.T) {
 	v, _ := openFile(t, 1<<20, linux, func(c *Config) {

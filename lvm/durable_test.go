@@ -163,16 +163,23 @@ func TestFoundTextIsDurable(t *testing.T) {
 	t.Run("a flush has failed", func(t *testing.T) { testFoundText(t, (*lvmtest.Disk).Forget) })
 }
 
+// metadataApart makes a group of two disks, of which the first one alone has the metadata: no commit, and no
+// flush of a volume on the second one, is about the disk of the other.
+func metadataApart(t *testing.T) (a, b *lvmtest.Disk, cfg Config, g *Group) {
+	t.Helper()
+	a, b = lvmtest.New(16<<20), lvmtest.New(16<<20)
+	cfg = testConfig(t, map[string]blockdev.Device{"/d0": a, "/d1": b})
+	ds, err := OpenDisks(cfg, []string{"/d0", "/d1"})
+	must(t, err)
+	must(t, cfg.CreatePV(ds.Disks[1], vg.PVOptions{Copies: -1}))
+	g, err = ds.CreateGroup("vg0", ds.Disks, vg.GroupOptions{ExtentSize: 128}, vg.PVOptions{}, "vgcreate")
+	must(t, err)
+	return a, b, cfg, g
+}
+
 func testFoundText(t *testing.T, before func(*lvmtest.Disk)) {
 	for cut := 1; ; cut++ {
-		// No commit, and no flush of the volume, is about the disk of the other: /d0 has the metadata.
-		a, b := lvmtest.New(16<<20), lvmtest.New(16<<20)
-		cfg := testConfig(t, map[string]blockdev.Device{"/d0": a, "/d1": b})
-		ds, err := OpenDisks(cfg, []string{"/d0", "/d1"})
-		must(t, err)
-		must(t, cfg.CreatePV(ds.Disks[1], vg.PVOptions{Copies: -1}))
-		g, err := ds.CreateGroup("vg0", ds.Disks, vg.GroupOptions{ExtentSize: 128}, vg.PVOptions{}, "vgcreate")
-		must(t, err)
+		a, b, cfg, g := metadataApart(t)
 		onB := []vg.Range{{PV: "pv1"}}
 		must(t, g.Create(CreateOptions{Name: "v", Extents: 4, From: onB}, "lvcreate"))
 		a.CutAfter(cut)
@@ -180,7 +187,7 @@ func testFoundText(t *testing.T, before func(*lvmtest.Disk)) {
 		a.CutAfter(-1)
 		before(a)
 
-		g, err = Open(cfg, []string{"/d0", "/d1"}, "vg0")
+		g, err := Open(cfg, []string{"/d0", "/d1"}, "vg0")
 		must(t, err)
 		v := volume(t, g, "v")
 		data := bytes.Repeat([]byte{7}, 4096)
@@ -211,17 +218,11 @@ func testFoundText(t *testing.T, before func(*lvmtest.Disk)) {
 // TestSnapshotKeepsWhatItShows: what was written before a snapshot was taken, and not flushed, is in it after a
 // power cut, although no commit flushes the disk that has it.
 func TestSnapshotKeepsWhatItShows(t *testing.T) {
-	a, b := lvmtest.New(16<<20), lvmtest.New(16<<20)
-	cfg := testConfig(t, map[string]blockdev.Device{"/d0": a, "/d1": b})
-	ds, err := OpenDisks(cfg, []string{"/d0", "/d1"})
-	must(t, err)
-	must(t, cfg.CreatePV(ds.Disks[1], vg.PVOptions{Copies: -1}))
-	g, err := ds.CreateGroup("vg0", ds.Disks, vg.GroupOptions{ExtentSize: 128}, vg.PVOptions{}, "vgcreate")
-	must(t, err)
+	a, b, _, g := metadataApart(t)
 	must(t, g.Create(CreateOptions{Name: "v", Extents: 4, From: []vg.Range{{PV: "pv1"}}}, "lvcreate"))
 	v := volume(t, g, "v")
 	data := bytes.Repeat([]byte{7}, 4096)
-	_, err = v.WriteAt(data, 0)
+	_, err := v.WriteAt(data, 0)
 	must(t, err)
 	must(t, g.Snapshot(bg, SnapshotOptions{Origin: "v", Name: "s", Extents: 4, From: []vg.Range{{PV: "pv0"}}}, "lvcreate"))
 	for seed := range uint64(8) {

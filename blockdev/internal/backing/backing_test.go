@@ -288,6 +288,72 @@ func TestImpatient(t *testing.T) {
 	l.Release()
 }
 
+// TestLateFill: what a peer fills after a discard, or zeroing, has not waited for it any longer is what
+// everybody reads from then on, however they read. Somebody has looked for holes in between.
+func TestLateFill(t *testing.T) {
+	inMemory := func(c *Config) {
+		unix.Close(c.FD)
+		fd, err := unix.MemfdCreate(t.Name(), unix.MFD_CLOEXEC)
+		if err == nil {
+			err = unix.Ftruncate(fd, c.Info.Size)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.FD, c.Volatile, c.HolesKnown, c.StoreSize = fd, true, true, nil
+		c.Punch = func(off, n int64) error {
+			return linux.fallocate(fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, off, n)
+		}
+	}
+	for name, tt := range map[string]struct {
+		change func(*Config)
+		zero   func(*Volume) error
+	}{
+		"discard": {func(*Config) {}, func(v *Volume) error { return v.Discard(0, 65536) }},
+		"zeroes": {func(c *Config) {
+			c.Zero = func(off, n int64) error { return c.Punch(off, n) } // a range that is zeroed in place is a hole to SEEK_HOLE, too
+		}, func(v *Volume) error { return v.WriteZeroes(0, 65536, false) }},
+		"memory": {inMemory, func(v *Volume) error { return v.Discard(0, 65536) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			v, _ := openFile(t, 1<<20, linux, func(c *Config) { c.Patience = time.Millisecond; tt.change(c) })
+			want := bytes.Repeat([]byte{7}, 4096)
+			var late, l blockdev.Lease
+			if err := v.LeaseWrite(&late, 8192, len(want), blockdev.Wait); err != nil || !late.Direct {
+				t.Fatal(err)
+			}
+			if err := tt.zero(v); err != nil {
+				t.Fatal(err)
+			}
+			for off := int64(0); off < 65536; off += 4096 {
+				if off == 8192 {
+					continue
+				}
+				if err := v.LeaseRead(&l, off, 4096, blockdev.Wait); err != nil {
+					t.Fatal(err)
+				}
+				l.Release()
+			}
+			copy(late.Segs[0], want)
+			if err := late.Commit(false); err != nil {
+				t.Fatal(err)
+			}
+			late.Release()
+			got := make([]byte, len(want))
+			if _, err := v.ReadAt(got, 8192); err != nil || !bytes.Equal(got, want) {
+				t.Errorf("ReadAt: other data, %v", err)
+			}
+			if err := v.LeaseRead(&l, 8192, len(want), blockdev.Wait); err != nil {
+				t.Fatal(err)
+			}
+			if !bytes.Equal(bytes.Join(l.Segs, nil), want) {
+				t.Error("LeaseRead: other data")
+			}
+			l.Release()
+		})
+	}
+}
+
 // TestCold: a whole-page write over data that is not in memory does not read it.
 func TestCold(t *testing.T) {
 	k := linux

@@ -142,6 +142,7 @@ type claim struct {
 	v             *Volume
 	first, length int64
 	ticket        uint64
+	quiet         bool // every lease of it was given back
 }
 
 // end gives the range back.
@@ -152,7 +153,7 @@ func (c claim) end() { c.v.ranges.EndExclusive(c.first, c.length, c.ticket) }
 func (v *Volume) exclusive(off, n int64) claim {
 	c := claim{v: v, first: v.floor(off)}
 	c.length = v.ceil(off+n) - c.first
-	c.ticket, _ = v.ranges.Exclusive(c.first, c.length, v.patience) // after the patience it goes on although leases are open
+	c.ticket, c.quiet = v.ranges.Exclusive(c.first, c.length, v.patience) // after the patience it goes on although leases are open
 	return c
 }
 

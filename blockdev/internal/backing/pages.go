@@ -205,7 +205,7 @@ func (t *pages) mark(off, n int64, s pageState) {
 }
 
 // clear forgets the pages that lie wholly in [off, off+n), or turns them into
-// holes. The caller has an exclusive claim on them.
+// holes, or into data, whatever readers have noted. The caller has an exclusive claim on them.
 func (t *pages) clear(off, n int64, s pageState) {
 	size := int64(1) << t.shift
 	off, end := (off+size-1)&^(size-1), (off+n)&^(size-1)
@@ -223,8 +223,11 @@ func (t *pages) clear(off, n int64, s pageState) {
 			t.words[2*w+1].And(^m)
 			t.words[2*w].And(^m)
 		}
-		if s == pageHole && !t.holesKnown {
+		switch {
+		case s == pageHole && !t.holesKnown:
 			or(&t.words[2*w+1], m)
+		case s == pageData:
+			or(&t.words[2*w], m)
 		}
 	}
 }

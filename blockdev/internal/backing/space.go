@@ -64,7 +64,8 @@ func (v *Volume) zero(op string, off, n int64, call func(off, n int64) error, ho
 	if v.mustSync(false) && v.poisoned.Load() {
 		return blockdev.ErrPoisoned
 	}
-	defer v.exclusive(off, n).end()
+	c := v.exclusive(off, n)
+	defer c.end()
 	if err := v.check(off, n); err != nil {
 		return err
 	}
@@ -74,12 +75,17 @@ func (v *Volume) zero(op string, off, n int64, call func(off, n int64) error, ho
 	if !v.cfg.HolesKnown {
 		v.pages.clear(off, n, pageUnknown)
 	}
-	if err := retry(func() error { return call(off, n) }); err != nil {
-		return v.fail(op, off, n, err)
+	err := retry(func() error { return call(off, n) })
+	if !c.quiet { // a peer may still fill them: what it stores is to be found there
+		v.pages.clear(off, n, pageData)
 	}
-	if hole {
+	switch {
+	case err != nil:
+		return v.fail(op, off, n, err)
+	case !c.quiet:
+	case hole:
 		v.pages.clear(off, n, pageHole)
-	} else if v.cfg.HolesKnown {
+	case v.cfg.HolesKnown:
 		v.pages.set(off, n, pageOwned)
 	}
 	if v.mustSync(false) {

@@ -132,6 +132,10 @@ type MPAParams struct {
 	// ucmatose, work over Linux siw only this way, because siw asks for no
 	// peer-to-peer start-up by default. 0: never.
 	SpeakFirst time.Duration
+	// Abortive has a connection end by a reset, unless Disconnect ends it or the peer has closed it: nothing
+	// that waits in the socket reaches the peer any more. It is for a side that repeats its requests
+	// over another connection, which the peer may learn of before the end of this one.
+	Abortive bool
 }
 
 // ConnInfo is what the two sides have agreed on.

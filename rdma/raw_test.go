@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"syscall"
 	"testing"
 	"time"
 
@@ -225,3 +226,37 @@ func atomicMsg(msn uint32, a wire.Atomic) []byte {
 
 // plainRequest asks for a connection without CRC.
 func plainRequest() *mpa.Frame { return &mpa.Frame{Rev: 2, Enhanced: true, IRD: 16, ORD: 16} }
+
+// TestAbortive: of a connection that is aborted, the side that asks for it has nothing sent that waits
+// in the socket. Others have it sent, and so does Disconnect.
+func TestAbortive(t *testing.T) {
+	enough := errors.New("enough")
+	for _, tt := range []struct {
+		name     string
+		abortive bool
+		end      func(*rdma.QP)
+		want     error
+	}{
+		{"abort", true, func(qp *rdma.QP) { qp.Abort(enough) }, syscall.ECONNRESET},
+		{"abort of one that is not", false, func(qp *rdma.QP) { qp.Abort(enough) }, nil},
+		{"disconnect", true, func(qp *rdma.QP) { qp.Disconnect() }, nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			o := &rdmatest.Options{Client: rdma.ConnParams{MPA: rdma.MPAParams{Abortive: tt.abortive}}}
+			p, e := rawToClient(t, o)
+			e.Post(t, rdma.SendWR{Op: rdma.OpSend, SGL: []rdma.SGE{e.SGE(make([]byte, 64<<20))}}) // more than sockets hold
+			e.QP.Push()
+			if _, err := io.ReadFull(p.nc, make([]byte, 1)); err != nil { // it has begun to flow
+				t.Fatal(err)
+			}
+			tt.end(e.QP)
+			if tt.want != nil {
+				<-e.QP.Done()
+			}
+			if _, err := io.Copy(io.Discard, p.nc); !errors.Is(err, tt.want) {
+				t.Errorf("the peer reads to the end: %v; want %v", err, tt.want)
+			}
+			p.nc.Close()
+		})
+	}
+}

@@ -69,7 +69,7 @@ func (p *ConnParams) iwarp(d *Device) (*iwarp.Params, error) {
 	return &iwarp.Params{
 		Wish: w, MaxFPDU: p.MPA.MaxFPDU, BusyPoll: p.BusyPoll, Zerocopy: p.Zerocopy, ZerocopyMin: p.ZerocopyMin,
 		SndBuf: p.SndBuf, RcvBuf: p.RcvBuf, Congestion: p.Congestion, Timeout: p.Timeout,
-		SpeakFirst: p.MPA.SpeakFirst, Extensions: p.Extensions,
+		SpeakFirst: p.MPA.SpeakFirst, Abortive: p.MPA.Abortive, Extensions: p.Extensions,
 	}, nil
 }
 

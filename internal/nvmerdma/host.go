@@ -25,6 +25,15 @@ type HostConfig struct {
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
+// params are those of a host's connection. What the socket still has of one that is given up must not
+// reach the controller behind what the host sends over the next one: the old controller may not know yet
+// that its host has gone, and would carry out writes that are repeated, and followed by others, meanwhile.
+func (cfg *HostConfig) params() rdma.ConnParams {
+	p := cfg.RDMA
+	p.MPA.Abortive = true
+	return p
+}
+
 // Host is the host's side of one queue's connection; it implements nvme.HostTransport.
 type Host struct {
 	conn
@@ -79,7 +88,7 @@ func NewHost(ctx context.Context, nc net.Conn, cfg HostConfig, q nvme.HostQueue)
 	if q.ID != 0 { // Linux' target has no room for data on the admin queue
 		h.inCapsule = min(max(q.InCapsule, 0), InCapsule)
 	}
-	p := cfg.RDMA
+	p := cfg.params()
 	p.IRD, p.ORD = cmp.Or(p.IRD, 128), -1
 	req := Request{QID: q.ID, HostRecv: uint16(q.Entries), HostSend: uint16(q.Entries - 1)}
 	if q.ID != 0 {

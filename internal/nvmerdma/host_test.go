@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"net"
 	"strings"
+	"syscall"
 	"testing"
 
 	"softiser/internal/loopback"
@@ -43,6 +45,27 @@ func scripted(t *testing.T, h *host) *queuetest.Queue {
 		}
 		return r.Accept(ctx, h.qp, &rdma.ConnParams{PrivateData: appendAccept(nil, queueEntries), ORD: 16})
 	})
+}
+
+// A host that gives a connection up ends it by a reset: nothing of it is sent any more that waits in the
+// socket, where it would arrive behind what the host repeats over the next one. One that is at its end
+// has everything sent.
+func TestHostLeavesNothing(t *testing.T) {
+	for _, tt := range []struct {
+		why  error
+		want error
+	}{{errors.New("mute"), syscall.ECONNRESET}, {nil, io.EOF}} {
+		h := newHostWith(t, capsuleLen)
+		q := scripted(t, h)
+		q.H.Terminate(tt.why)
+		if err := q.End(); !errors.Is(err, tt.why) {
+			t.Errorf("ended with %v, given up for %v", err, tt.why)
+		}
+		<-h.qp.Done()
+		if err := h.qp.Err(); !errors.Is(err, tt.want) {
+			t.Errorf("given up for %v: the controller has met %v; want %v", tt.why, err, tt.want)
+		}
+	}
 }
 
 // What a controller must not answer with; none of it is believed, and nothing of the

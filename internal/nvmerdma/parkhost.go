@@ -72,7 +72,8 @@ func RestoreHost(nc net.Conn, cfg HostConfig, k *CarriedHost) (*Host, error) {
 		return nil, err
 	}
 	h.inCapsule = k.InCapsule
-	if err := h.qp.Adopt(nc, &k.QP, &cfg.RDMA); err != nil {
+	p := cfg.params()
+	if err := h.qp.Adopt(nc, &k.QP, &p); err != nil {
 		h.discard()
 		return nil, fmt.Errorf("nvmerdma: %w", err)
 	}

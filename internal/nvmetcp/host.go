@@ -222,8 +222,13 @@ func (h *Host) Stats() nvme.HostStats {
 
 func (h *Host) termReq() Type { return TypeH2CTermReq }
 
-// end implements role.
+// end implements role. What the socket still has of a connection that is given up must not reach the
+// controller behind what the host sends over the next one: the old controller may not know yet that
+// its host has gone, and would carry out writes that are repeated, and followed by others, meanwhile.
 func (h *Host) end(err error) {
+	if err != nil { // neither side has closed it in order
+		h.sk.Reset()
+	}
 	_ = h.sk.Close()
 	h.up.Ended(err)
 }

@@ -9,6 +9,7 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -544,6 +545,26 @@ func TestHostLost(t *testing.T) {
 			t.Error("a command was completed")
 		}
 	}
+}
+
+// Of a connection that is given up, nothing that waits in the socket is sent any more: the write that
+// it is of is repeated over another one, and may have been followed by others when it arrives.
+func TestHostLeavesNothing(t *testing.T) {
+	q, p := script(t, HostConfig{}, 1)
+	q.H.Submit(q.Set(0, nvme.OpWrite, 0, make([]byte, 64<<20)))
+	q.H.Push()
+	s, _ := p.command()
+	p.write(p.r2t(s.CID(), 0, 0, 64<<20)) // more than sockets hold
+	p.read(make([]byte, 1))               // the data has begun to flow
+	mute := errors.New("mute")
+	q.H.Terminate(mute)
+	if err := q.End(); !errors.Is(err, mute) {
+		t.Errorf("the connection ended with %v", err)
+	}
+	if _, err := io.Copy(io.Discard, p.nc); !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("the controller reads to the end of what the host has left: %v", err)
+	}
+	p.nc.Close()
 }
 
 // A controller that says why it ends the connection is heard.

@@ -42,6 +42,8 @@ type QP struct {
 	term   *wire.Term     // to be sent by teardown; guarded by Mu
 	remote bool           // the peer has sent a Terminate; guarded by Mu
 	wg     sync.WaitGroup // receive and transmit goroutine
+
+	abortive bool // Params.Abortive
 }
 
 // New makes the engine of a queue pair that is not connected, and makes itself known

@@ -29,6 +29,7 @@ type Params struct {
 	Congestion     string
 	Timeout        time.Duration
 	SpeakFirst     time.Duration
+	Abortive       bool
 	Extensions     bool
 }
 
@@ -179,7 +180,7 @@ func (qp *QP) run(conn *sockio.Conn, p *Params, info *Info, begin func()) (err e
 		}
 		return errNotIdle(qp.Num, st)
 	}
-	qp.conn, qp.info = conn, *info
+	qp.conn, qp.info, qp.abortive = conn, *info, p.Abortive
 	qp.Connected = true
 	qp.start.initiator, qp.start.rtr = info.Initiator, info.RTR
 	qp.wait.Init(conn, &qp.rx)

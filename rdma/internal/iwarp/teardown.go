@@ -169,7 +169,7 @@ func (qp *QP) teardown(cause error) {
 	qp.Owner().Ended(err)
 	if qp.zc.settle() {
 		qp.flush()
-		qp.part(term != nil || remote)
+		qp.part(term != nil || remote, errors.Is(err, io.EOF))
 	} else {
 		qp.cut()
 		qp.flush()
@@ -186,13 +186,18 @@ func (qp *QP) teardown(cause error) {
 	close(qp.Done)
 }
 
-// part closes the connection, after the peer has done so where it was told why.
-func (qp *QP) part(told bool) {
-	if !qp.tx.finSent {
+// part closes the connection, after the peer has done so where it was told why; first says that it was
+// the first to close it.
+func (qp *QP) part(told, first bool) {
+	abort := qp.abortive && !qp.tx.finSent && !first
+	if !qp.tx.finSent && (told || !abort) {
 		_ = qp.conn.CloseWrite()
 	}
 	if told {
 		qp.conn.Linger(lingerTimeout)
+	}
+	if abort {
+		qp.conn.Reset()
 	}
 	_ = qp.conn.Close()
 }

@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"time"
 
+	"softiser/initiator/blockio"
 	"softiser/initiator/internal/pause"
 	"softiser/initiator/internal/silence"
 	"softiser/internal/iscsi"
@@ -125,6 +126,8 @@ func (rec *recovery) retire(c *conn, lost error) {
 			c.dm.ReleaseTask(&t.bufs)
 		}
 		switch {
+		case t.state == taskAborting && t.abortErr == ErrTimeout:
+			s.endTask(t, blockio.ErrTimeoutUnknown)
 		case t.state == taskAborting:
 			s.endTask(t, t.abortErr)
 		case t.req.cancel != nil:

@@ -165,7 +165,7 @@ func TestCommandTimeout(t *testing.T) {
 				hold(ft, spc.OpRead10)
 				begin := time.Now()
 				_, err := l.ReadAt(make([]byte, 512), 0)
-				if !errors.Is(err, c.timeout) {
+				if !errors.Is(err, c.timeout) || errors.Is(err, ErrOutcomeUnknown) != (c.losses > 0) {
 					t.Fatal(err)
 				}
 				if took := time.Since(begin); took < cfg.CommandTimeout || took > cfg.CommandTimeout+50*time.Second {

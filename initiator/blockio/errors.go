@@ -31,6 +31,9 @@ var (
 	// ErrTimeout ends a command that the target did not answer in time and that
 	// was then aborted.
 	ErrTimeout = errors.New("initiator: command timed out and was aborted")
+	// ErrTimeoutUnknown is an ErrTimeout and an ErrOutcomeUnknown: the abort was not answered,
+	// either, and the connection was given up. The target may yet carry the command out.
+	ErrTimeoutUnknown = fmt.Errorf("%w: %w", ErrTimeout, ErrOutcomeUnknown)
 	// ErrInvalid ends a request that cannot be expressed as a command.
 	ErrInvalid = errors.New("initiator: invalid request")
 	// ErrCacheLost ends a flush before which the target has lost its volatile cache:

@@ -44,6 +44,7 @@ type fakePath struct {
 	mute      bool // nothing is answered, and it is not known to be lost
 	refuse    error
 	pending   map[*blockio.Request]*time.Timer
+	loses     error         // what ends the requests of a session that is lost
 	lag       time.Duration // until a late write takes effect; 0: by chance, within maxLag
 	late      []*time.Timer
 	served    int
@@ -64,7 +65,7 @@ const maxLag = 3 * time.Second
 
 func (st *storage) path(name string) *fakePath {
 	return &fakePath{
-		st: st, name: name, connected: true, names: []string{"naa.6001"}, latency: 2 * time.Millisecond,
+		st: st, name: name, connected: true, loses: blockio.ErrSessionLost, names: []string{"naa.6001"}, latency: 2 * time.Millisecond,
 		info: blockdev.Info{Size: 1 << 20, BlockSize: fakeBlock, WriteCache: true}, pending: map[*blockio.Request]*time.Timer{},
 	}
 }
@@ -161,7 +162,7 @@ func (p *fakePath) lose(how func()) {
 	}
 	p.mu.Unlock()
 	for r := range lost {
-		r.Err = blockio.ErrSessionLost
+		r.Err = p.loses
 		if r.Op == blockio.OpCompareAndWrite {
 			r.Err = blockio.ErrOutcomeUnknown
 		}

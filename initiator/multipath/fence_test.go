@@ -35,6 +35,37 @@ func TestWriteOfALostSessionWaitsForItsFence(t *testing.T) {
 	})
 }
 
+// A write that has timed out with its session ends when nothing of it can come late any more: who has
+// written anew since would find it undone.
+func TestTimedOutWriteEndsWithItsFence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := newStorage()
+		a, b := st.path("a"), st.path("b")
+		b.access = blockio.AccessNonOptimized
+		a.lag = 20 * time.Second
+		a.loses = blockio.ErrTimeoutUnknown
+		v := open(t, Config{}, a, b)
+		w, r := start(v, write(0, 1)), start(v, read(512))
+		time.Sleep(time.Millisecond)
+		a.cut()
+		if err := <-r; !errors.Is(err, blockio.ErrTimeout) {
+			t.Errorf("a read that has timed out: %v", err)
+		}
+		time.Sleep(10 * time.Second)
+		pending(t, "the write that has timed out", w)
+		do(t, v, write(512, 2))
+		a.restore()
+		if err := <-w; !errors.Is(err, blockio.ErrTimeout) {
+			t.Fatalf("after the fence: %v", err)
+		}
+		do(t, v, write(0, 3))
+		time.Sleep(a.lag)
+		if got := st.get(0); got != 3 {
+			t.Errorf("the block holds %d: a write that has failed has undone a later one", got)
+		}
+	})
+}
+
 // A write that is lost while its path is being fenced for others waits for the next time.
 func TestWhatIsLostWhileAPathIsFencedWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

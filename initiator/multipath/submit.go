@@ -177,24 +177,35 @@ func changes(op blockio.Op) bool {
 func (q *request) failed(err error) {
 	v, p := q.v, q.path
 	lost := errors.Is(err, blockio.ErrSessionLost) && !errors.Is(err, blockio.ErrOutcomeUnknown)
-	if !lost && !errors.Is(err, blockio.ErrInaccessible) {
-		q.finish()
-		return
-	}
-	p.leave(err)
 	// A command that must not be repeated ends with ErrOutcomeUnknown once it was sent.
-	unknown := lost && q.in.Sent && changes(q.Op) && q.Op != blockio.OpCompareAndWrite && q.Op != blockio.OpCDB
-	if !unknown || v.cfg.Fence == FenceNone {
-		q.again()
+	mayBeLate := q.in.Sent && changes(q.Op) && q.Op != blockio.OpCompareAndWrite && q.Op != blockio.OpCDB && v.cfg.Fence != FenceNone
+	switch {
+	case errors.Is(err, blockio.ErrTimeoutUnknown) && mayBeLate:
+		q.await(err)
+	case !lost && !errors.Is(err, blockio.ErrInaccessible):
+		q.finish()
+	default:
+		p.leave(err)
+		if lost && mayBeLate {
+			q.await(nil)
+		} else {
+			q.again()
+		}
+	}
+}
+
+// await has a change whose outcome is unknown wait until its path is fenced. Then it is repeated, or
+// ends with failed if that is not nil: who is told so may write anew, and that write is to be the last.
+func (q *request) await(failed error) {
+	v, p := q.v, q.path
+	v.mu.Lock()
+	if q.over() {
 		return
 	}
-	v.mu.Lock()
+	q.cancel = failed
 	if p.moved {
 		v.mu.Unlock()
 		q.again()
-		return
-	}
-	if q.over() {
 		return
 	}
 	p.limbo.push(q)

@@ -52,9 +52,14 @@
 // nothing is written.
 //
 // Sent again is what may be repeated: Read, Write, Flush, Dataset Management, Write Zeroes, Verify. A
-// fused Compare and Write ends with ErrOutcomeUnknown, a command that has timed out with ErrTimeout.
+// fused Compare and Write ends with ErrOutcomeUnknown, a command that has timed out with ErrTimeoutUnknown.
 // As Linux does, the host trusts the controller that no write of a connection that has been closed
-// takes effect after its host has come back; ours keeps to it (ADR 121).
+// takes effect after its host has come back; ours keeps to it (ADR 121) as soon as it knows of the
+// end. Until then, or until the keep alive timeout, the old controller carries out whatever arrives, and
+// a new one beside it, so the host ends connections that it gives up by a reset: TCP would go on sending
+// what waits in the socket, for minutes, and a write of it could come over a path that works again after it
+// had been repeated over the new association, and followed by another one. iSCSI needs none of that, as its login
+// ends the old session.
 //
 // Every association has as many queues, as deep, as its controller grants, up to what was asked for
 // and, in depth, what the first one had. A request stays with the queue that it was first submitted
@@ -84,6 +89,6 @@
 // either, and Linux does not do it.
 //
 // Consequences. A write that a controller of somebody else's still has under way may overtake a later
-// one. A load over a connection that is lost waits for a new association even if other queues still
-// work.
+// one, and with any controller one that the network holds up for longer than a new association takes. A load over a
+// connection that is lost waits for a new association even if other queues still work.
 package nvmf

@@ -468,7 +468,7 @@ func TestCommandTimeout(t *testing.T) {
 	n := open(t, cfg)
 	f.set(func(q *fakeQueue, k *nvme.Command, e *nvme.CQE) bool { return q.id == 0 })
 	_, err := n.ReadAt(make([]byte, 4096), 0)
-	if !errors.Is(err, blockio.ErrTimeout) {
+	if !errors.Is(err, blockio.ErrTimeoutUnknown) {
 		t.Error(err)
 	}
 	f.set(nil)

@@ -64,6 +64,8 @@ func (q *queue) retire() {
 		switch {
 		case c.state == cmdFree:
 			continue
+		case c.abort == blockio.ErrTimeout:
+			q.ended(c, blockio.ErrTimeoutUnknown)
 		case c.abort != nil:
 			q.ended(c, c.abort)
 		case c.req.cancel != nil:

@@ -68,6 +68,10 @@ func (m *medium) Touched() {
 	}
 }
 
+// hasErased notes that every block has been deallocated, or not. Logical volumes tell that by themselves:
+// a merge puts a snapshot's content in the place of theirs, which nobody here would hear of.
+func (m *medium) hasErased(yes bool) { m.erased.Store(yes && m.Geo().Info.Backend != "lvm") }
+
 // Extents is the device's, except that after a block erase the volume knows better
 // than a device that cannot tell.
 func (m *medium) Extents(off, n int64) ([]blockdev.Extent, error) {

@@ -99,7 +99,7 @@ func (k *carriedRewrites) check() error {
 // files. What runs is begun by Place.Start, and held until Registry.Thaw.
 func (z *Rewriter) goOn(k *carriedRewrites) {
 	z.vol.SetGate(Sanitizing|SanitizeFailed|Formatting|Corrupt, false)
-	z.vol.erased.Store(k.Erased)
+	z.vol.hasErased(k.Erased)
 	z.mu.Lock()
 	defer z.mu.Unlock()
 	z.sanitized = k.Sanitized

@@ -315,7 +315,7 @@ func (z *Rewriter) run(o Rewrite, end *Outcome) {
 	if err == nil && o.Kind != Format {
 		z.sanitized = &o
 	}
-	z.vol.erased.Store(err == nil && !z.overwrites(&o) && z.vol.Geo().Info.Discard)
+	z.vol.hasErased(err == nil && !z.overwrites(&o) && z.vol.Geo().Info.Discard)
 	z.vol.SetGate(o.Kind.failed(), err != nil)
 	z.vol.SetGate(o.Kind.running(), false)
 	z.mu.Unlock()

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"softiser/internal/peerorigin"
 )
 
 // startups are the connections of a listener whose request has not come yet, oldest first. When
@@ -19,31 +21,25 @@ type startups struct {
 
 type startup struct {
 	nc    net.Conn
-	from  netip.Addr // see sharer
+	from  netip.Prefix
 	since time.Time
 }
 
 // sayBy is how long a connection is not taken for a silent one: a round trip, and a goroutine's turn.
 const sayBy = 100 * time.Millisecond
 
-// sharer is what connections are counted by: the address of the peer or, because every host has as
-// many as it likes there, the /64 of an IPv6 one.
-func sharer(nc net.Conn) netip.Addr {
+// originOf is what connections are counted by.
+func originOf(nc net.Conn) netip.Prefix {
 	t, ok := nc.RemoteAddr().(*net.TCPAddr)
 	if !ok {
-		return netip.Addr{}
+		return netip.Prefix{}
 	}
-	a := t.AddrPort().Addr().Unmap().WithZone("")
-	if a.Is6() {
-		p, _ := a.Prefix(64) // of an IPv6 address there is one
-		a = p.Addr()
-	}
-	return a
+	return peerorigin.Of(t.AddrPort().Addr())
 }
 
 // add enters a connection that has just been accepted.
 func (s *startups) add(nc net.Conn) *startup {
-	c := &startup{nc: nc, from: sharer(nc), since: time.Now()}
+	c := &startup{nc: nc, from: originOf(nc), since: time.Now()}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.all = append(s.all, c)
@@ -84,7 +80,7 @@ func (s *startups) giveWay() (due time.Duration, ok bool) {
 }
 
 func (s *startups) victimLocked() (victim *startup) {
-	has, most := map[netip.Addr]int{}, 0
+	has, most := map[netip.Prefix]int{}, 0
 	for _, c := range s.all {
 		has[c.from]++
 		most = max(most, has[c.from])

@@ -34,7 +34,7 @@ func us(folders ...string) []string {
 
 // leaves are the shared packages below everything else: rdma builds on them and on
 // nothing beside them.
-var leaves = []string{"internal/sockio", "internal/congestion", "internal/crc32c", "internal/memfault", "internal/resident", "internal/race"}
+var leaves = []string{"internal/sockio", "internal/congestion", "internal/crc32c", "internal/memfault", "internal/peerorigin", "internal/resident", "internal/race"}
 
 var rules = []rule{
 	{from: []string{"target"}, banned: us("initiator"), why: "the two roles meet only at the internal codecs and datamovers"},

@@ -6,8 +6,7 @@ import (
 	"time"
 
 	"softiser/internal/iscsi"
-
-	"softiser/target/portal"
+	"softiser/internal/peerorigin"
 )
 
 // The session table is shared by peers of whom most are honest and none need be
@@ -39,7 +38,7 @@ func shareOf(n *node, user string, c *conn) shareKey {
 	if user != "" {
 		k.node, k.user = n, user
 	} else {
-		k.origin = portal.Origin(c.remote.Addr())
+		k.origin = peerorigin.Of(c.remote.Addr())
 	}
 	return k
 }

@@ -10,7 +10,7 @@ import (
 
 	"softiser/internal/nvme"
 	"softiser/internal/nvme/dhchap"
-	"softiser/target/portal"
+	"softiser/internal/peerorigin"
 )
 
 // authentication is DH-HMAC-CHAP on one queue. The first one comes between Connect and
@@ -121,7 +121,7 @@ func (r authRequest) sent() {
 		r.end(nvme.CommandSequenceError | nvme.DoNotRetry)
 		return
 	}
-	q.fe.proofs.Do(portal.Origin(q.conn.Remote.Addr()), func() {
+	q.fe.proofs.Do(peerorigin.Of(q.conn.Remote.Addr()), func() {
 		s := nvme.AbortRequested
 		if !q.isOver() {
 			n := m.Powers()

@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 
 	"softiser/blockdev"
-	"softiser/target/portal"
+	"softiser/internal/peerorigin"
 )
 
 // shares divides the memory that hosts can make the target hold, for data in capsules,
@@ -52,7 +52,7 @@ func (s *shares) join(a netip.Addr) *holding {
 	h := new(holding)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	h.share.Store(s.joinLocked(holder{origin: portal.Origin(a)}))
+	h.share.Store(s.joinLocked(holder{origin: peerorigin.Of(a)}))
 	return h
 }
 

@@ -4,19 +4,9 @@ import (
 	"container/list"
 	"net/netip"
 	"sync"
-)
 
-// Origin is where peers come from as far as shares are concerned: an IPv4 address, or
-// the /64 of an IPv6 one, because every host has as many addresses there as it likes.
-func Origin(a netip.Addr) netip.Prefix {
-	a = a.Unmap().WithZone("")
-	bits := a.BitLen()
-	if a.Is6() {
-		bits = 64
-	}
-	p, _ := a.Prefix(bits) // of the zero address: the zero prefix
-	return p
-}
+	"softiser/internal/peerorigin"
+)
 
 // pendingSet holds the connections that are not yet in full feature phase. A flood may
 // fill it, but not keep others out (ADR 102):
@@ -67,7 +57,7 @@ func (s *pendingSet) limit(max, share int) {
 // add takes a place for a connection; nil: it is refused. victim, if there is one, is to
 // be evicted for it, by the caller.
 func (s *pendingSet) add(from netip.Addr, evict func()) (p, victim *Place) {
-	p = &Place{set: s, from: Origin(from), evict: evict}
+	p = &Place{set: s, from: peerorigin.Of(from), evict: evict}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.origins == nil {

@@ -3,6 +3,8 @@ package portal
 import (
 	"net/netip"
 	"testing"
+
+	"softiser/internal/peerorigin"
 )
 
 // addr is one of many addresses.
@@ -100,7 +102,7 @@ func TestPendingOfManyAddresses(t *testing.T) {
 	if p := s.from(addr(1000)); p == nil || !s.gone[honest] {
 		t.Error("where all talk, the oldest does not give way")
 	}
-	if p := s.giveWay(); p == nil || p.from != Origin(addr(1000)) {
+	if p := s.giveWay(); p == nil || p.from != peerorigin.Of(addr(1000)) {
 		t.Error("the silent one does not give way")
 	}
 	if p := s.giveWay(); p != nil {
@@ -119,15 +121,5 @@ func TestPendingOfOneWhoTalks(t *testing.T) {
 	}
 	if p := s.from(addr(2)); p == nil || len(s.gone) != 1 {
 		t.Error("another address does not get a place")
-	}
-}
-
-func TestOrigin(t *testing.T) {
-	for a, want := range map[string]string{
-		"192.0.2.1": "192.0.2.1/32", "::ffff:192.0.2.1": "192.0.2.1/32", "2001:db8::1:2:3:4": "2001:db8::/64", "fe80::1%eth0": "fe80::/64", "::1": "::/64",
-	} {
-		if got := Origin(netip.MustParseAddr(a)); got.String() != want {
-			t.Errorf("%s comes from %v, want %s", a, got, want)
-		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"softiser/internal/peerorigin"
 	"softiser/rdma/internal/roce/mad"
 	"softiser/rdma/internal/verbs"
 )
@@ -74,7 +75,7 @@ type Manager struct {
 	byID      map[remoteID]*Conn
 	byQP      map[remoteQP]*Conn
 	pending   int
-	perPeer   map[netip.Addr]int
+	perPeer   map[netip.Prefix]int
 	timeWaits []*Conn // in the order in which they ended; some are Gone
 	listeners map[mad.ServiceID]*Listener
 	services  map[mad.ServiceID]func(*Lookup) LookupAnswer
@@ -92,7 +93,7 @@ func New(cfg Config) *Manager {
 	cfg.Limits.defaults()
 	return &Manager{
 		cfg: cfg, newID: random32, tid: uint64(random32()) << 32,
-		conns: map[uint32]*Conn{}, byID: map[remoteID]*Conn{}, byQP: map[remoteQP]*Conn{}, perPeer: map[netip.Addr]int{},
+		conns: map[uint32]*Conn{}, byID: map[remoteID]*Conn{}, byQP: map[remoteQP]*Conn{}, perPeer: map[netip.Prefix]int{},
 		listeners: map[mad.ServiceID]*Listener{}, services: map[mad.ServiceID]func(*Lookup) LookupAnswer{}, lookups: map[uint32]*lookup{},
 	}
 }
@@ -225,31 +226,22 @@ func (m *Manager) register(c *Conn) {
 	}
 }
 
-// share is what one peer's requests are counted by.
-func share(a netip.Addr) netip.Addr {
-	if a.Is4() {
-		return a
-	}
-	p, _ := a.Prefix(64) // of an IPv6 address there is one
-	return p.Addr()
-}
-
 // pendingMore counts one more request of peer, if there may be one.
 func (m *Manager) pendingMore(peer netip.Addr) bool {
-	s := share(peer)
-	if m.pending >= m.cfg.Limits.Pending || m.perPeer[s] >= m.cfg.Limits.PendingPerPeer {
+	from := peerorigin.Of(peer)
+	if m.pending >= m.cfg.Limits.Pending || m.perPeer[from] >= m.cfg.Limits.PendingPerPeer {
 		m.stats.Full++
 		return false
 	}
 	m.pending++
-	m.perPeer[s]++
+	m.perPeer[from]++
 	return true
 }
 
 func (m *Manager) pendingLess(c *Conn) {
-	s := share(c.peer)
+	from := peerorigin.Of(c.peer)
 	m.pending--
-	if m.perPeer[s]--; m.perPeer[s] == 0 {
-		delete(m.perPeer, s)
+	if m.perPeer[from]--; m.perPeer[from] == 0 {
+		delete(m.perPeer, from)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"softiser/initiator/connflags"
 	"softiser/internal/durable"
 	"softiser/internal/sizeflag"
+	"softiser/internal/terminal"
 )
 
 // copyFlags are common to read, write and verify.
@@ -95,7 +96,7 @@ func readCommand() *cobra.Command {
 	cmd.Flags().BoolVarP(&f.force, "force", "f", false, "replace FILE")
 	cmd.RunE = func(cmd *cobra.Command, a []string) error {
 		out, toStdout := os.Stdout, len(a) < 2 || a[1] == "-"
-		if len(a) < 2 && isTerminal(out) {
+		if len(a) < 2 && terminal.Is(out) {
 			return usage("standard output is a terminal: name a FILE, pass the data on through a pipe, or type - to have it on the screen")
 		}
 		s, err := f.open(cmd, a[0])

@@ -10,12 +10,14 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"softiser/internal/terminal"
 )
 
 // input opens FILE or standard input and says how long it is, if it knows. A
 // terminal is read only where it is asked for by name, "-".
 func input(a []string) (r *os.File, length int64, err error) {
-	if len(a) < 2 && isTerminal(os.Stdin) {
+	if len(a) < 2 && terminal.Is(os.Stdin) {
 		return nil, -1, usage("standard input is a terminal: name a FILE, send the data through a pipe, or type - to enter it by hand")
 	}
 	if len(a) < 2 || a[1] == "-" {
@@ -38,11 +40,6 @@ func input(a []string) (r *os.File, length int64, err error) {
 	}
 	_, err = f.Seek(0, io.SeekStart)
 	return f, n, err
-}
-
-func isTerminal(f *os.File) bool {
-	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
-	return err == nil
 }
 
 // interruptible reads from f and gives up when ctx ends, also while nothing

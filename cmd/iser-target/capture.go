@@ -17,7 +17,6 @@ import (
 
 	"softiser/internal/sizeflag"
 	"softiser/internal/sockio"
-	"softiser/internal/terminal"
 	"softiser/internal/usage"
 	"softiser/target"
 	"softiser/target/admin"
@@ -227,7 +226,7 @@ func (f *captureFlags) run(cmd *cobra.Command, c *admin.Client) error {
 func (f *captureFlags) open(cmd *cobra.Command) (out io.Writer, end func() error, err error) {
 	if f.write == "-" {
 		out = cmd.OutOrStdout()
-		if o, ok := out.(*usage.Output); ok && terminal.Columns(o.W) > 0 {
+		if usage.IsTerminal(out) {
 			return nil, nil, usage.Errorf("-w -: standard output is a terminal; a pcap file is for a program")
 		}
 		return out, func() error { return nil }, nil

@@ -321,7 +321,7 @@ func (c *command) measure(cmd *cobra.Command, url string, jobs []*Job, global []
 	case c.live:
 		view = openLive(stderr)
 		cfg.Live, c.conn.Events = view.tick, view
-	case c.eta == "always" || c.eta == "auto" && isTerminal(stderr):
+	case c.eta == "always" || c.eta == "auto" && terminal.Is(stderr):
 		line.w = stderr
 		cfg.Tick = line.tick
 	}
@@ -444,13 +444,4 @@ func (c *command) opener(fs *pflag.FlagSet) Opener {
 		}
 		return lun, nil
 	}
-}
-
-func isTerminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
-	if !ok {
-		return false
-	}
-	st, err := f.Stat()
-	return err == nil && st.Mode()&os.ModeCharDevice != 0
 }

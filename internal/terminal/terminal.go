@@ -1,4 +1,4 @@
-// Package terminal knows how large the terminal is that a line of progress is drawn on, and
+// Package terminal knows what is a terminal, and how large the one is that a line of progress is drawn on, and
 // lends the whole of it to a view.
 package terminal
 
@@ -9,6 +9,17 @@ import (
 	"unicode/utf8"
 	"unsafe"
 )
+
+// Is reports whether f, a file or something else that is read or written, is a terminal.
+func Is(f any) bool {
+	file, ok := f.(*os.File)
+	if !ok {
+		return false
+	}
+	var settings [64]byte // struct termios, of 36 to 60 bytes
+	_, _, errno := syscall.Syscall(syscall.SYS_IOCTL, file.Fd(), syscall.TCGETS, uintptr(unsafe.Pointer(&settings)))
+	return errno == 0
+}
 
 // Columns returns the width of the terminal that w is, 0 if it is none or does not know.
 func Columns(w io.Writer) int {

@@ -2,6 +2,7 @@ package terminal
 
 import (
 	"bytes"
+	"os"
 	"testing"
 )
 
@@ -13,6 +14,11 @@ func TestFit(t *testing.T) {
 		if got := Fit(c.columns, "a long line", "a line"); got != c.want {
 			t.Errorf("%d columns: %q, want %q", c.columns, got, c.want)
 		}
+	}
+	if null, err := os.Open(os.DevNull); err != nil || Is(null) || Is(&bytes.Buffer{}) {
+		t.Errorf("what is none is taken for a terminal (%v)", err)
+	} else {
+		null.Close()
 	}
 	if n := Columns(&bytes.Buffer{}); n != 0 {
 		t.Errorf("a buffer has %d columns", n)

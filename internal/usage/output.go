@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"io"
 	"sync"
+
+	"softiser/internal/terminal"
 )
 
 // Output passes on what a command prints and keeps the first error, so that a report
@@ -13,6 +15,14 @@ type Output struct {
 
 	mu  sync.Mutex
 	err error // guarded by mu
+}
+
+// IsTerminal reports whether w, or what an Output passes on to, is a terminal.
+func IsTerminal(w io.Writer) bool {
+	if o, ok := w.(*Output); ok {
+		w = o.W
+	}
+	return terminal.Is(w)
 }
 
 func (o *Output) Write(p []byte) (int, error) {

@@ -91,6 +91,9 @@ func (a *app) wrap(c *cobra.Command) {
 		if len(a.devices) == 0 && a.env.Manager == nil && os.Getenv("LVM_DEVICES") != "" {
 			a.devices = strings.Split(os.Getenv("LVM_DEVICES"), ",")
 		}
+		if err := notToTerminal(cmd); err != nil {
+			return err
+		}
 		if done, err := a.remote(cmd); done || err != nil {
 			return err
 		}

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"softiser/internal/terminal/ptytest"
+	"softiser/internal/usage"
 	"softiser/lvm"
 )
 
@@ -109,5 +111,29 @@ func TestPrompt(t *testing.T) {
 	cancel()
 	if _, err := Prompt(r, io.Discard)(ctx, "really?"); !errors.Is(err, context.Canceled) {
 		t.Errorf("interrupted: %v", err)
+	}
+}
+
+// TestExportToTerminal: data comes to a terminal only where it is asked for there.
+func TestExportToTerminal(t *testing.T) {
+	tty, person, err := ptytest.Open(t)
+	if err != nil {
+		t.Skip(err)
+	}
+	s := newShell(t)
+	s.group()
+	s.run("lvcreate", "-L8m", "-n", "a", "vg0")
+	export := func(args ...string) error {
+		args = append([]string{"export", "vg0/a", "--devices", strings.Join(s.disks, ",")}, args...)
+		return Run(context.Background(), s.env, args, strings.NewReader(""), &usage.Output{W: tty}, io.Discard)
+	}
+	if err := export(); !usage.Is(err) || !strings.Contains(err.Error(), "--output") {
+		t.Errorf("to a terminal: %v", err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- export("--output", "-") }()
+	ptytest.Expect(t, person, "vg0/a")
+	if err := <-done; err != nil {
+		t.Errorf("to a terminal that is asked for: %v", err)
 	}
 }

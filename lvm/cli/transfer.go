@@ -88,7 +88,7 @@ func (a transfers) export() *cobra.Command {
 	var raw bool
 	c := &cobra.Command{Use: "export [--from VG/SNAPSHOT] VG/LV", Short: "Write a volume, or what has changed, as a stream", Args: cobra.ExactArgs(1)}
 	c.Flags().StringVar(&from, "from", "", "only what differs from this volume")
-	c.Flags().StringVar(&to, "output", "-", "file or object (s3://BUCKET/KEY) to write; - is standard output")
+	c.Flags().StringVar(&to, "output", "-", "file or object (s3://BUCKET/KEY) to write; - is standard output, which may be a terminal only where it is asked for so")
 	c.Flags().BoolVar(&raw, "raw", false, "write the plain content of the volume instead of a stream")
 	c.Flags().Int64Var(&resume, "resume", 0, "leave out what lies before this offset")
 	c.RunE = func(cmd *cobra.Command, args []string) (err error) {
@@ -141,6 +141,14 @@ func (a transfers) export() *cobra.Command {
 		return stream.Export(w, v, h, es, nil)
 	}
 	return c
+}
+
+// notToTerminal keeps what export writes off a terminal, unless it is asked for there.
+func notToTerminal(cmd *cobra.Command) error {
+	if f := cmd.Flags().Lookup("output"); f != nil && !f.Changed && usage.IsTerminal(cmd.OutOrStdout()) {
+		return usage.Errorf("standard output is a terminal: name a file with --output, pass the data on through a pipe, or say --output - to have it on the screen")
+	}
+	return nil
 }
 
 // importCmd reads what export has written.

@@ -41,6 +41,12 @@ func stripeSize(asked uint64, stripes int, extent uint64) (uint64, error) {
 	return asked, nil
 }
 
+// wholeStripes makes a number of extents up to a multiple of the stripes, as lvm2 does.
+func wholeStripes(extents uint64, stripes int) uint64 {
+	n := uint64(max(stripes, 1))
+	return (extents + n - 1) / n * n
+}
+
 // Create is lvcreate for linear and striped volumes.
 func (g *Group) Create(o CreateOptions, why string) error {
 	g.mu.Lock()
@@ -53,8 +59,7 @@ func (g *Group) Create(o CreateOptions, why string) error {
 	if o.StripeSize, err = stripeSize(o.StripeSize, o.Stripes, next.ExtentSize); err != nil {
 		return err
 	}
-	n := uint64(max(o.Stripes, 1))
-	o.Extents = (o.Extents + n - 1) / n * n
+	o.Extents = wholeStripes(o.Extents, o.Stripes)
 	segs, err := vg.Allocate(next, vg.Request{Extents: o.Extents, Stripes: o.Stripes, StripeSize: o.StripeSize, Policy: o.Policy, From: o.From})
 	if err != nil {
 		return err
@@ -161,8 +166,7 @@ func extendSegments(next *meta.VG, lv *meta.LV, extents uint64, policy string, s
 			return err
 		}
 	}
-	n := uint64(max(r.Stripes, 1))
-	r.Extents = (extents - lv.Extents() + n - 1) / n * n
+	r.Extents = wholeStripes(extents-lv.Extents(), r.Stripes)
 	segs, err := vg.Allocate(next, r)
 	if err != nil {
 		return err

@@ -9,6 +9,20 @@ import (
 	"softiser/lvm/vg"
 )
 
+// TestWholeStripes: sizes that are no multiple of the stripes are made up to one, of a pool as of a volume.
+func TestWholeStripes(t *testing.T) {
+	g, _ := newGroup(t, 3, 64<<20)
+	must(t, g.Create(CreateOptions{Name: "lv", Extents: 10, Stripes: 3}, "lvcreate"))
+	must(t, g.CreatePool(PoolOptions{Name: "pool", Extents: 10, Stripes: 3}, "lvcreate"))
+	v := g.Metadata()
+	for _, name := range []string{"lv", "pool_tdata", "pool"} {
+		if n := v.LV(name).Extents(); n != 12 {
+			t.Errorf("%s has %d extents, want 12", name, n)
+		}
+	}
+	must(t, g.Close())
+}
+
 // TestStripeSize: volumes and pools have one rule for the size of their stripes.
 func TestStripeSize(t *testing.T) {
 	for _, tt := range []struct {

@@ -101,6 +101,7 @@ func (ps *thinPools) createPool(o PoolOptions, why string) error {
 		return err
 	}
 	extent := int64(next.ExtentSize) * ondisk.SectorSize
+	o.Extents = wholeStripes(o.Extents, o.Stripes)
 	chunk, size := PoolGeometry(int64(o.Extents)*extent, o.Chunk)
 	if chunk < 64<<10 || chunk > 1<<30 || chunk%(64<<10) != 0 {
 		return fmt.Errorf("thin pool chunk size of %d bytes: must be a multiple of 64 KiB up to 1 GiB", chunk)

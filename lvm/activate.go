@@ -77,7 +77,7 @@ func (as *activeSet) activate(lv *meta.LV) (*node, error) {
 	}
 	n := &node{id: lv.ID, name: lv.Name, users: 1}
 	if err := as.build(n, lv); err != nil {
-		as.dropAll(n.on)
+		as.letGo(n)
 		return nil, fmt.Errorf("logical volume %s/%s: %w", as.md.group.VG.Name, lv.Name, err)
 	}
 	n.imported.Store(isImported(lv))
@@ -119,7 +119,23 @@ func (as *activeSet) deactivate(n *node) error {
 	}
 	delete(as.nodes, n.id)
 	err := n.shut()
-	return errors.Join(err, as.dropAll(n.on))
+	return errors.Join(err, as.letGo(n))
+}
+
+// letGo gives up what n stands on, and what the stores of its snapshots do.
+func (as *activeSet) letGo(n *node) error {
+	err := as.dropAll(n.on)
+	for id := range n.stores {
+		err = errors.Join(err, as.dropStore(n, id))
+	}
+	return err
+}
+
+// dropStore takes the store of a snapshot from its origin.
+func (as *activeSet) dropStore(origin *node, cow ondisk.UUID) error {
+	st := origin.stores[cow]
+	delete(origin.stores, cow)
+	return as.dropAll(st.on)
 }
 
 func (as *activeSet) dropAll(ns []*node) error {

@@ -12,6 +12,7 @@ import (
 	"softiser/blockdev/blockdevtest"
 	"softiser/blockdev/mem"
 	"softiser/internal/await"
+	"softiser/lvm/meta"
 	"softiser/lvm/snap"
 	"softiser/lvm/vg"
 )
@@ -218,5 +219,51 @@ func TestNotServed(t *testing.T) {
 	if g.Metadata().LV("v").Segments[0].Type != "cache" {
 		t.Fatal("it was changed")
 	}
+	must(t, g.Close())
+}
+
+// TestStoreOnAVolume: what the store of a snapshot lies on is in use as long as the snapshot is, and no
+// longer, however its use ends.
+func TestStoreOnAVolume(t *testing.T) {
+	g, cfg := newGroup(t, 1, 64<<20)
+	must(t, g.Create(CreateOptions{Name: "o", Extents: 8}, "lvcreate"))
+	must(t, g.Create(CreateOptions{Name: "below", Extents: 8}, "lvcreate"))
+	must(t, g.Snapshot(bg, SnapshotOptions{Origin: "o", Name: "s", Extents: 8}, "lvcreate"))
+	with := g.Metadata().Clone() // and with the snapshot on the volume, which other tools may do
+	with.LV("s").Segments[0].Stripes = []meta.Area{{Name: "below"}}
+	active := func(when string, want int) {
+		t.Helper()
+		if n := len(g.act.nodes); n != want {
+			t.Errorf("%s: %d volumes are active, want %d", when, n, want)
+		}
+	}
+
+	must(t, g.Remove(bg, "s", "lvremove"))
+	o := volume(t, g, "o")
+	var l blockdev.Lease
+	must(t, o.LeaseWrite(&l, 0, 4096, blockdev.Wait))
+	ended, end := context.WithCancel(bg)
+	end()
+	_, seg := with.SnapshotSegment("s")
+	g.mu.Lock()
+	err := g.snaps.createLive(ended, g.act.nodes[o.n.id], with, with.LV("s"), seg, "lvcreate")
+	g.mu.Unlock()
+	if !errors.Is(err, blockdev.ErrInUse) {
+		t.Errorf("a snapshot of a volume with a write lease: %v", err)
+	}
+	l.Release()
+	active("a snapshot has failed", 1)
+	must(t, o.Close())
+	active("the origin is closed", 0)
+
+	must(t, g.VG(func(x *vg.Group) error {
+		with.Seqno = x.VG.Seqno
+		return x.Commit(with, "test")
+	}))
+	g = reopen(t, g, cfg, 1)
+	o = volume(t, g, "o")
+	active("the origin is open", 2)
+	must(t, o.Close())
+	active("the origin is closed, with its snapshot", 0)
 	must(t, g.Close())
 }

@@ -209,8 +209,8 @@ func (ss *snapshots) createLive(ctx context.Context, n *node, next *meta.VG, cow
 	}
 	f, err := n.top.Freeze(ctx)
 	if err != nil {
-		delete(n.stores, cow.ID)
-		return fmt.Errorf("snapshot of %s: %w: write leases are open (%w)", n.name, blockdev.ErrInUse, err)
+		err = fmt.Errorf("snapshot of %s: %w: write leases are open (%w)", n.name, blockdev.ErrInUse, err)
+		return errors.Join(err, ss.act.dropStore(n, cow.ID))
 	}
 	// What was acknowledged belongs to the snapshot.
 	if err = f.Inner().Flush(); err == nil {
@@ -218,8 +218,7 @@ func (ss *snapshots) createLive(ctx context.Context, n *node, next *meta.VG, cow
 	}
 	if err != nil {
 		f.Thaw(nil)
-		delete(n.stores, cow.ID)
-		return err
+		return errors.Join(err, ss.act.dropStore(n, cow.ID))
 	}
 	if n.set == nil {
 		n.phys = swap.New(f.Inner(), ss.md.cfg.Pool)
@@ -268,8 +267,6 @@ func (ss *snapshots) remove(ctx context.Context, cow *meta.LV, why string) error
 func (ss *snapshots) detach(n *node, cow ondisk.UUID, f *swap.Frozen) error {
 	left := n.set.Remove(n.snaps[cow])
 	delete(n.snaps, cow)
-	st := n.stores[cow]
-	delete(n.stores, cow)
 	if left == 0 {
 		f.Thaw(n.phys.Inner())
 		n.phys, n.set = n.top, nil
@@ -277,7 +274,7 @@ func (ss *snapshots) detach(n *node, cow ondisk.UUID, f *swap.Frozen) error {
 		f.Thaw(n.set.Origin())
 	}
 	err := f.Drain(context.Background())
-	return errors.Join(err, ss.act.dropAll(st.on))
+	return errors.Join(err, ss.act.dropStore(n, cow))
 }
 
 // reduceStore makes the store of a snapshot smaller, by no more than is free in

@@ -210,6 +210,19 @@ func TestTruncated(t *testing.T) {
 	if err := d.LeaseWrite(&l, 768<<10, 512, blockdev.Wait); !errors.Is(err, blockdev.ErrMedium) {
 		t.Errorf("LeaseWrite = %v, want ErrMedium", err)
 	}
+	// Nothing makes the file longer again: what was lost would read as zeroes.
+	_, err = d.WriteAt(make([]byte, 512), 768<<10)
+	for what, err := range map[string]error{"WriteAt": err, "WriteZeroes": d.WriteZeroes(768<<10, 4096, false), "Discard": d.Discard(768<<10, 4096)} {
+		if !errors.Is(err, blockdev.ErrMedium) || !strings.Contains(err.Error(), "only 262144 bytes long") {
+			t.Errorf("%s = %v, want ErrMedium and the length", what, err)
+		}
+	}
+	if _, err := d.WriteAt(make([]byte, 512), 256<<10-512); err != nil {
+		t.Errorf("WriteAt of what is left = %v", err)
+	}
+	if fi, err := os.Stat(path); err != nil || fi.Size() != 256<<10 {
+		t.Errorf("the file has %d bytes, %v", fi.Size(), err)
+	}
 	if err := d.Flush(); !errors.Is(err, blockdev.ErrMedium) {
 		t.Errorf("Flush = %v, want ErrMedium: acknowledged data is gone", err)
 	}

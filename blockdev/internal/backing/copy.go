@@ -120,6 +120,9 @@ func (v *Volume) put(bufs [][]byte, off, n int64) error {
 	if err := v.check(off, n); err != nil {
 		return err
 	}
+	if err := v.mayWrite(off, n); err != nil {
+		return err
+	}
 	if v.placeable(off, n) && v.place(bufs, off) {
 		return nil
 	}

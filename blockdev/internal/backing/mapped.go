@@ -39,6 +39,7 @@ type mapped struct {
 	noPopulate atomic.Bool
 	noCached   atomic.Bool // the same of preadCached
 	noReserve  atomic.Bool
+	shortened  atomic.Bool // somebody has made the store shorter than size, when it was last looked at
 }
 
 // mapStore maps the store and, behind its end, address space for growing: a

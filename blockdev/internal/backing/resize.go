@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/dustin/go-humanize/english"
+
 	"softiser/blockdev"
 )
 
@@ -59,7 +61,7 @@ func (v *Volume) resize(n int64) error {
 	// range first and looks at the limit then.
 	return v.decide(n, func() error {
 		if open := v.ranges.OpenBeyond(n); open != 0 {
-			return fmt.Errorf("blockdev: %s: %d ranges beyond the new end are in use: %w", v.cfg.Path, open, blockdev.ErrInUse)
+			return fmt.Errorf("blockdev: %s: %s in use beyond the new end: %w", v.cfg.Path, english.Plural(int(open), "range is", "ranges are"), blockdev.ErrInUse)
 		}
 		if err := v.truncate(n); err != nil {
 			return v.fail("resize", n, old-n, err)
@@ -102,6 +104,16 @@ func (m *mapped) truncated(off, n int64) error {
 	return m.fail("stat", off, n, fmt.Errorf("the backing store is only %d bytes long now: %w", have, io.ErrUnexpectedEOF))
 }
 
+// mayWrite refuses what would write behind the end of a store that somebody has shortened: that would make it
+// longer again, and what was lost read as zeroes. Where the length may have to be asked of a server, as NFS does after it
+// has written everything back, the watcher alone looks.
+func (m *mapped) mayWrite(off, n int64) error {
+	if m.cfg.Truncate == nil || !m.cfg.Local && !m.shortened.Load() {
+		return nil // of a raw device the kernel refuses it
+	}
+	return m.truncated(off, n)
+}
+
 // noticeTruncation drops what was known beyond the store's end, so that leases
 // there take the slow way and get an error.
 func (m *mapped) noticeTruncation() {
@@ -115,6 +127,7 @@ func (m *mapped) noticeTruncation() {
 
 func (m *mapped) forget(beyond int64) {
 	size := m.size.Load()
+	m.shortened.Store(beyond < size)
 	beyond = max(m.floor(beyond), 0)
 	if beyond < size {
 		m.pages.clear(beyond, m.ceil(size)-beyond, pageUnknown)
@@ -145,6 +158,7 @@ func (v *Volume) pollSize() (grown bool) {
 		v.forget(have)
 		return false
 	}
+	v.shortened.Store(false)
 	have &^= v.mask
 	if !v.cfg.Follow || have <= size || have > int64(len(v.mem)) {
 		return false

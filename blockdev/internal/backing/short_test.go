@@ -6,6 +6,7 @@ import (
 	"io"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -44,6 +45,39 @@ func TestShortCalls(t *testing.T) {
 			t.Errorf("%d bytes at a time: it is not what was written", most)
 		}
 	}
+}
+
+// TestWriteAfterTruncation: where the length of a store is asked of a server, writes ask for it once the watcher has
+// found the store too short, and until it has found it long enough again.
+func TestWriteAfterTruncation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		have, asked := int64(1<<20), 0
+		v, _ := openFile(t, 1<<20, linux, func(c *Config) {
+			c.Local = false
+			c.StoreSize = func() (int64, error) { asked++; return have, nil }
+		})
+		write := func() (int, error) {
+			before := asked
+			_, err := v.WriteAt(make([]byte, 512), 768<<10)
+			return asked - before, err
+		}
+		becomes := func(n int64) {
+			have = n
+			time.Sleep(watchEvery) // the clock of the bubble: the watcher looks
+			synctest.Wait()
+		}
+		if n, err := write(); err != nil || n != 0 {
+			t.Errorf("%v, and the length was asked for %d times", err, n)
+		}
+		becomes(256 << 10)
+		if _, err := write(); !errors.Is(err, io.ErrUnexpectedEOF) {
+			t.Errorf("a write behind the end: %v", err)
+		}
+		becomes(1 << 20)
+		if n, err := write(); err != nil || n != 0 {
+			t.Errorf("when it is as long as it was: %v, and the length was asked for %d times", err, n)
+		}
+	})
 }
 
 // TestFailedSyncsAreOver: a sync that does not get as far as the disk, because the store has

@@ -69,6 +69,9 @@ func (v *Volume) zero(op string, off, n int64, call func(off, n int64) error, ho
 	if err := v.check(off, n); err != nil {
 		return err
 	}
+	if err := v.mayWrite(off, n); err != nil {
+		return err
+	}
 	// Pages that are cut by an edge keep their state: they still hold data.
 	// The others are unknown while the call runs, so that a lease that was
 	// there already cannot make them look like data.

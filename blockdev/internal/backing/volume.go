@@ -22,6 +22,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/dustin/go-humanize/english"
 	"golang.org/x/sys/unix"
 
 	"softiser/blockdev"
@@ -202,7 +203,7 @@ func (v *Volume) Close() error {
 	size := v.size.Load()
 	err := v.decide(0, func() error {
 		if n := v.ranges.Open(); n != 0 {
-			return fmt.Errorf("blockdev: %s: %d ranges are still in use: %w", v.cfg.Path, n, blockdev.ErrInUse)
+			return fmt.Errorf("blockdev: %s: %s still in use: %w", v.cfg.Path, english.Plural(int(n), "range is", "ranges are"), blockdev.ErrInUse)
 		}
 		v.closed.Store(true)
 		return nil

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"time"
 )
@@ -65,8 +66,11 @@ func (c Connect) SetAttributes(a uint8) { c.SQE[46] = a }
 // queue only.
 func (c Connect) KeepAlive() time.Duration { return time.Duration(c.CDW(12)) * time.Millisecond }
 
-// SetKeepAlive sets the keep alive timeout, whole milliseconds.
-func (c Connect) SetKeepAlive(d time.Duration) { c.SetCDW(12, uint32(d.Milliseconds())) }
+// SetKeepAlive sets the keep alive timeout, made up to whole milliseconds, as 0 of them is none.
+func (c Connect) SetKeepAlive(d time.Duration) {
+	ms := (d + time.Millisecond - 1) / time.Millisecond
+	c.SetCDW(12, uint32(min(ms, math.MaxUint32)))
+}
 
 // Byte offsets of Connect's fields, for [InvalidParameter].
 const (

@@ -5,13 +5,14 @@ import (
 	"math/bits"
 )
 
-// Bits of Namespace.NSFEAT.
+// Bits of Namespace.NSFEAT, and of that of the structure that is independent of command sets (CNS 08h).
 const (
 	FeatThin        uint8 = 1 << 0
 	FeatOwnAtomics  uint8 = 1 << 1 // NAWUN, NAWUPF and NACWU count
 	FeatDULBE       uint8 = 1 << 2
 	FeatNoReuse     uint8 = 1 << 3 // identifiers are never used again
 	FeatGranularity uint8 = 1 << 4 // NPWG, NPWA, NPDG, NPDA and NOWS count
+	FeatNoCache     uint8 = 1 << 5 // CNS 08h, VWCNP (NVMe 2.1): no volatile write cache, whatever Controller.VWC says
 )
 
 // Bits of Namespace.RESCAP: which reservations there are.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/hex"
 	"errors"
+	"math"
 	"reflect"
 	"strings"
 	"testing"
@@ -33,6 +34,11 @@ func TestGoldenCommands(t *testing.T) {
 	c := s.NewConnect()
 	s.SGL().SetBlock(SGLInCapsule, 0, ConnectDataLen)
 	c.SetSQSize(31)
+	for d, want := range map[time.Duration]time.Duration{0: 0, 1: time.Millisecond, 1500 * time.Microsecond: 2 * time.Millisecond, 1 << 62: math.MaxUint32 * time.Millisecond, 5 * time.Second: 5 * time.Second} {
+		if c.SetKeepAlive(d); c.KeepAlive() != want {
+			t.Errorf("a keep alive timeout of %v becomes %v, want %v", d, c.KeepAlive(), want)
+		}
+	}
 	c.SetKeepAlive(5 * time.Second)
 	check("Connect", "7f400000 01000000"+strings.Repeat("00", 16)+"0000000000000000 00040000 00000001 | 0000 0000 1f00 00 00 88130000"+strings.Repeat("00", 12))
 

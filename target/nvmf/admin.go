@@ -163,6 +163,9 @@ func (c *controller) namespaceStructure(q nvme.Identify) ([]byte, nvme.Status) {
 	case nvme.CNSIndependentNamespace:
 		b := make([]byte, nvme.IdentifyLen)
 		b[0], b[1], b[2], b[3] = d.NSFEAT&nvme.FeatNoReuse, d.NMIC, d.RESCAP, d.FPI
+		if !n.vol.Geo().Info.WriteCache {
+			b[0] |= nvme.FeatNoCache
+		}
 		binary.LittleEndian.PutUint32(b[4:], d.ANAGroup)
 		b[8], b[14] = d.NSATTR, 1 // NSTAT: ready
 		return b, nvme.Success
@@ -208,6 +211,7 @@ func (c *controller) identify(t nvme.QueueTransport) *nvme.Controller {
 	if c.sub.anyMarks() {
 		d.ONCS |= nvme.HasUncorrectable
 	}
+	// Always: a host asks once, and would not flush namespaces with a cache that come later.
 	d.VWC = nvme.CachePresent | nvme.FlushAll
 	if c.sub.anyRewrites() {
 		d.OACS |= nvme.HasFormat

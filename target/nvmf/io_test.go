@@ -170,6 +170,24 @@ func (d *lateWriter) FlushRange(off, n int64) error {
 	return d.Device.FlushRange(off, n)
 }
 
+// TestWhetherThereIsACache: the namespace tells what the volume does (SCSI's WCE), and of the controller one is to be expected.
+func TestWhetherThereIsACache(t *testing.T) {
+	for _, cached := range []bool{false, true} { // of memory there is none
+		r := open(t, func(_ *target.Config, s *nvmf.SubsystemConfig) {
+			if cached {
+				s.Namespaces[0].Volume = &lateWriter{Device: s.Namespaces[0].Volume}
+			}
+		})
+		h := r.attach(hostNQN, 10, 1)
+		if none := h.identify(nvme.CNSIndependentNamespace, 1)[0]&nvme.FeatNoCache != 0; none == cached {
+			t.Errorf("with a cache: %v; the namespace says that there is none: %v", cached, none)
+		}
+		if c, err := nvme.ParseController(h.identify(nvme.CNSController, 0)); err != nil || c.VWC&nvme.CachePresent == 0 {
+			t.Errorf("with a cache: %v; the controller's VWC is %x, %v", cached, c.VWC, err)
+		}
+	}
+}
+
 // TestCacheTurnedOffMeanwhile: a Write that began with the write cache on, and whose blocks get there when it
 // has been turned off and flushed, by somebody who has the volume as a LUN, is durable when it is answered.
 func TestCacheTurnedOffMeanwhile(t *testing.T) {

@@ -507,6 +507,11 @@ func (c *Config) checkISCSI(r *report) {
 			r.add(d.key, "%v is not between 0s and %v", d.is, d.max)
 		}
 	}
+	for key, d := range map[string]Duration{"iscsi.time2wait": s.Time2Wait, "iscsi.time2retain": s.Time2Retain} {
+		if d%Duration(time.Second) != 0 {
+			r.add(key, "%v: whole seconds are negotiated", d)
+		}
+	}
 	if s.NopTimeout == 0 {
 		r.add("iscsi.nop_timeout", "cannot be 0: no ping is answered at once; nop_interval: 0s is for no pings")
 	}

@@ -15,6 +15,8 @@ func checkHostPort(r *report, key, addr string) {
 	switch {
 	case err != nil:
 		r.add(key, "%q is no address; expected host:port, for example 127.0.0.1:3260 or [::]:3260", addr)
+	case strings.HasPrefix(addr, "[") && !strings.Contains(host, ":"):
+		r.add(key, "%q is no address: brackets are for IPv6 addresses; write %s:%s", addr, host, port) // RFC 3986 §3.2.2
 	case host == "*":
 		r.add(key, "%q is no address; all interfaces are \"[::]:%s\", those of IPv4 alone 0.0.0.0:%s", addr, port, port)
 	case dottedDigits(host) && net.ParseIP(host) == nil:

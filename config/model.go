@@ -62,7 +62,10 @@ func (p *Portal) RoCE() bool { return strings.HasPrefix(p.Listen, roceScheme) }
 func (p *Portal) address() string {
 	a := strings.TrimPrefix(p.Listen, roceScheme)
 	if _, _, err := net.SplitHostPort(a); err != nil && p.RoCE() {
-		return net.JoinHostPort(strings.TrimSuffix(strings.TrimPrefix(a, "["), "]"), defaultPort)
+		if strings.HasPrefix(a, "[") {
+			return a + ":" + defaultPort
+		}
+		return net.JoinHostPort(a, defaultPort)
 	}
 	return a
 }

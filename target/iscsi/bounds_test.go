@@ -164,6 +164,21 @@ func TestTime2WaitOfTheInitiator(t *testing.T) {
 	}
 }
 
+// A target may keep no task without its connection, RFC 7143 §13.16; that is not the default.
+func TestNoTime2Retain(t *testing.T) {
+	for own, want := range map[int]time.Duration{0: 20 * time.Second, -1: 0} {
+		s := serve(t, func(c *serverConfig, tgt *Target) {
+			level(2)(c, tgt)
+			c.Session.DefaultTime2Retain = own
+		})
+		s.session(atLevel(2, "DefaultTime2Wait=0", "DefaultTime2Retain=3600")...)
+		x := s.sessionList(nil)[0]
+		if n, d := x.params.DefaultTime2Retain, x.retain(); time.Duration(n)*time.Second != want || d != want {
+			t.Errorf("configured as %d: %d s are negotiated, tasks are kept for %v; want %v", own, n, d, want)
+		}
+	}
+}
+
 // A logout for recovery gives the tasks of a lost connection time once. Repeating it
 // does not keep them for ever.
 func TestRepeatedLogoutForRecovery(t *testing.T) {

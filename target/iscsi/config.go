@@ -114,7 +114,7 @@ type SessionParams struct {
 	MaxConnections           int // per session, on TCP; default 1, at most 32
 	ErrorRecoveryLevel       int // on TCP; default 0
 	DefaultTime2Wait         int // s; default 0: reinstatement ends the old tasks itself
-	DefaultTime2Retain       int // s; default 20
+	DefaultTime2Retain       int // s; default 20, negative: 0, tasks end with their connection (RFC 7143 §13.16)
 	// HeaderDigest and DataDigest list what is accepted on TCP, preferred first:
 	// "CRC32C", "None". Default: both, and the initiator's order decides. Leaving
 	// None out refuses initiators without digests. Over iSER they are always None.

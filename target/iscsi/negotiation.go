@@ -36,7 +36,7 @@ func (p *SessionParams) settings() iscsi.Settings {
 	s.MaxConnections = uint32(p.MaxConnections)
 	s.ErrorRecoveryLevel = uint32(p.ErrorRecoveryLevel)
 	s.DefaultTime2Wait = uint32(p.DefaultTime2Wait)
-	s.DefaultTime2Retain = uint32(p.DefaultTime2Retain)
+	s.DefaultTime2Retain = uint32(max(p.DefaultTime2Retain, 0))
 	return s
 }
 

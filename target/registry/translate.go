@@ -92,12 +92,16 @@ func noneIfZero(d time.Duration) time.Duration {
 }
 
 func sessionParams(c *config.ISCSI) target.SessionParams {
+	retain := int(c.Time2Retain.D() / time.Second)
+	if retain == 0 {
+		retain = -1 // the library's 0 is the default
+	}
 	return target.SessionParams{
 		AllowUnsolicited: !c.InitialR2T, NoImmediateData: !c.ImmediateData,
 		MaxBurstLength: int(c.MaxBurst), FirstBurstLength: int(c.FirstBurst),
 		MaxRecvDataSegmentLength: int(c.MaxRecvDataSegment), MaxOutstandingR2T: c.MaxOutstandingR2T,
 		MaxConnections: c.MaxConnections, ErrorRecoveryLevel: c.ErrorRecoveryLevel,
-		DefaultTime2Wait: int(c.Time2Wait.D().Seconds()), DefaultTime2Retain: int(c.Time2Retain.D().Seconds()),
+		DefaultTime2Wait: int(c.Time2Wait.D() / time.Second), DefaultTime2Retain: retain,
 		HeaderDigest: digests(c.HeaderDigest), DataDigest: digests(c.DataDigest),
 	}
 }

@@ -78,6 +78,15 @@ func TestBusyPoll(t *testing.T) {
 	}
 }
 
+// 0 in the file is 0 on the wire, and not the default.
+func TestTime2Retain(t *testing.T) {
+	for in, want := range map[time.Duration]int{0: -1, time.Second: 1, time.Hour: 3600} {
+		if got := sessionParams(&config.ISCSI{Time2Retain: config.Duration(in)}).DefaultTime2Retain; got != want {
+			t.Errorf("%v: %d, want %d", in, got, want)
+		}
+	}
+}
+
 // A wwid may be written with its prefix, as the check of the file allows.
 func TestWWIDPrefix(t *testing.T) {
 	v := config.Volume{Name: "a", WWID: "naa.6001405AAAAAAAAAAAAAAAAAAAAAAAAA"}

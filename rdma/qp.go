@@ -238,7 +238,8 @@ func (qp *QP) Attr() QPAttr {
 func (qp *QP) State() QPState { return qp.v.State() }
 
 // Disconnect closes the connection gracefully: what is queued is finished, then
-// FIN is sent, and the peer's FIN is waited for, not for ever. New work is refused.
+// FIN is sent, and the peer's FIN is waited for; neither for ever, if the peer does
+// not go on. New work is refused.
 // Disconnect itself does not wait; see Done.
 func (qp *QP) Disconnect() {
 	qp.v.Mu.Lock()

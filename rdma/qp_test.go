@@ -295,6 +295,23 @@ func TestDisconnectAtTheBeginning(t *testing.T) {
 	})
 }
 
+// A peer that takes nothing does not keep the connection: the end waits for it, but not for ever.
+func TestDisconnectOfOneWhoDoesNotRead(t *testing.T) {
+	t.Parallel() // it waits by the clock
+	_, e := rawToClient(t, nil)
+	data := e.SGE(make([]byte, 1<<20))
+	for i := range uint64(16) { // more than sockets hold
+		if err := e.QP.Enqueue(&rdma.SendWR{ID: i, Op: rdma.OpWrite, SGL: []rdma.SGE{data}, Remote: rdma.RemoteAddr{STag: 1}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	e.QP.Push()
+	e.QP.Disconnect()
+	if err := e.WaitDone(t); !errors.Is(err, rdma.ErrTimeout) {
+		t.Errorf("the connection has ended with %v", err)
+	}
+}
+
 // An outstanding Read is waited for.
 func TestDisconnectWaitsForRead(t *testing.T) {
 	p, e := rawToClient(t, nil)

@@ -42,7 +42,7 @@ type transmitter struct {
 	sentOff uint64      // bytes of the stream that the kernel has taken
 	empty   emptyWrite  // zero-length Writes that are due, see empty.go
 	idle    sync.Cond   // busy has become false; on QP.Mu
-	fin     *time.Timer // waits for the peer's FIN
+	fin     *time.Timer // bounds a graceful close: until our FIN, then until the peer's
 
 	wake chan struct{} // capacity 1
 	stop chan struct{}
@@ -347,6 +347,9 @@ func (t *transmitter) finLocked() {
 	if qp.StateLocked() == verbs.StateClosing && !t.finSent && qp.SQ.Head == qp.SQ.Tail && t.empty == 0 && qp.reads.irqHead == qp.reads.irqTail {
 		t.finSent = true
 		_ = qp.conn.CloseWrite()
+		if t.fin != nil {
+			t.fin.Stop()
+		}
 		t.fin = time.AfterFunc(finTimeout, func() {
 			qp.Fail(fmt.Errorf("%w: the peer did not close its side within %v", verbs.ErrTimeout, finTimeout))
 		})

@@ -7,9 +7,12 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"softiser/lvm/internal/lvmtest"
 	"softiser/lvm/internal/ondisk"
@@ -145,6 +148,31 @@ func TestLock(t *testing.T) {
 	unlock()
 	if err := <-done; err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestReadOnlyLockFolder: where nobody can lock a group nobody changes it, and it can be opened.
+func TestReadOnlyLockFolder(t *testing.T) {
+	dir := t.TempDir()
+	runtime.LockOSThread() // for good: the thread, and its mounts, end with the goroutine
+	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+		t.Skipf("mounts of its own: %v", err)
+	}
+	if err := errors.Join(unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""), unix.Mount("none", dir, "tmpfs", unix.MS_RDONLY, "")); err != nil {
+		t.Skipf("a read-only file system: %v", err)
+	}
+	defer func() { _ = unix.Unmount(dir, unix.MNT_DETACH) }() // the folder is removed by this thread
+	for what, at := range map[string]string{"the folder": dir, "what it is to be made in": dir + "/lvm"} {
+		c := Config{LockDir: at}
+		unlock, err := c.lockToSettle("vg0")
+		if err != nil {
+			t.Errorf("%s is read-only: the group cannot be opened: %v", what, err)
+			continue
+		}
+		unlock()
+		if _, err := c.lock("vg0"); !errors.Is(err, unix.EROFS) || !strings.Contains(err.Error(), at) {
+			t.Errorf("%s is read-only: a change: %v", what, err)
+		}
 	}
 }
 

@@ -5,7 +5,7 @@
 // the other. What others need to know about it stands in a record, a small
 // JSON file in the run directory:
 //
-//	$ISER_RUN_DIR, else /run/softiser for root, else $XDG_RUNTIME_DIR/softiser,
+//	$ISER_RUN_DIR, else /run/softiser-attach for root, else $XDG_RUNTIME_DIR/softiser,
 //	else /tmp/softiser-UID
 //	  NAME.json   the record; its process holds a lock on it
 //	  NAME.sock   the NBD socket

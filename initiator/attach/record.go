@@ -45,17 +45,19 @@ type Record struct {
 }
 
 // RunDir returns the directory of the records.
-func RunDir() string {
+func RunDir() string { return runDirOf(os.Geteuid()) }
+
+func runDirOf(uid int) string {
 	if d := os.Getenv("ISER_RUN_DIR"); d != "" {
 		return d
 	}
-	if os.Geteuid() == 0 {
-		return "/run/softiser"
+	if uid == 0 {
+		return "/run/softiser-attach" // that of the units; /run/softiser is the target's, which is another user
 	}
 	if d := os.Getenv("XDG_RUNTIME_DIR"); d != "" {
 		return filepath.Join(d, "softiser")
 	}
-	return filepath.Join(os.TempDir(), "softiser-"+strconv.Itoa(os.Geteuid()))
+	return filepath.Join(os.TempDir(), "softiser-"+strconv.Itoa(uid))
 }
 
 // makeRunDir creates the run directory; somebody else's is not used.

@@ -93,3 +93,22 @@ func TestKilledRecordWithoutDevice(t *testing.T) {
 		t.Errorf("the record is there: %v", err)
 	}
 }
+
+// TestRunDirOfRoot: by default root has the folder of the units, and none that is another user's.
+func TestRunDirOfRoot(t *testing.T) {
+	t.Setenv("ISER_RUN_DIR", "")
+	read := func(name string) string {
+		b, err := os.ReadFile("../../packaging/systemd/" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b)
+	}
+	dir := runDirOf(0)
+	if unit := read("iser-attach@.service"); !strings.Contains(unit, "\nRuntimeDirectory="+strings.TrimPrefix(dir, "/run/")+"\n") {
+		t.Errorf("%s is not that of the units", dir)
+	}
+	if others := read("softiser.tmpfiles"); strings.Contains(others, " "+dir+" ") {
+		t.Errorf("%s is another user's:\n%s", dir, others)
+	}
+}

@@ -143,6 +143,7 @@ func (v *Volume) poll() {
 	}
 }
 
+// pollSize is poll before anybody is told: it reports whether the volume has grown.
 func (v *Volume) pollSize() (grown bool) {
 	v.resizeMu.Lock()
 	defer v.resizeMu.Unlock()

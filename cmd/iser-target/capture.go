@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/dustin/go-humanize"
+	"github.com/dustin/go-humanize/english"
 	"github.com/spf13/cobra"
 
 	"softiser/internal/sizeflag"
@@ -215,7 +216,7 @@ func (f *captureFlags) run(cmd *cobra.Command, c *admin.Client) error {
 	if err = errors.Join(err, end()); err != nil {
 		return err
 	}
-	fmt.Fprintf(cmd.ErrOrStderr(), "%d connections, %s captured, %s left out for want of room\n", res.Connections, humanize.IBytes(uint64(res.Bytes)), humanize.IBytes(res.Dropped))
+	fmt.Fprintf(cmd.ErrOrStderr(), "%s, %s captured, %s left out for want of room\n", english.Plural(res.Connections, "connection", ""), humanize.IBytes(uint64(res.Bytes)), humanize.IBytes(res.Dropped))
 	if res.Connections == 0 {
 		return errors.New("nothing has been sent or received by such a connection")
 	}

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/dustin/go-humanize/english"
 	"go.uber.org/zap"
 
 	"softiser/internal/handover"
@@ -291,7 +292,7 @@ func (g *giving) collect(ctx context.Context, o *offering) error {
 // closing tells of the other peers that have to come again.
 func (a *app) closing() (all []string) {
 	if n := a.srv.Pending(); n > 0 {
-		all = append(all, fmt.Sprintf("%d connections before their login", n))
+		all = append(all, english.Plural(n, "connection", "")+" before the login")
 	}
 	return all
 }
@@ -305,7 +306,7 @@ func (o *offering) carried() (all []string) {
 		all = append(all, "volume "+v.Name)
 	}
 	for _, h := range o.state.Groups {
-		all = append(all, fmt.Sprintf("volume group %s with %d disks", h.Name, len(h.Disks)))
+		all = append(all, fmt.Sprintf("volume group %s with %s", h.Name, english.Plural(len(h.Disks), "disk", "")))
 	}
 	slices.Sort(all)
 	k, iser, rdma := &o.state.Carried, 0, 0

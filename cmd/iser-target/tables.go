@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/dustin/go-humanize"
+	"github.com/dustin/go-humanize/english"
 
 	"softiser/config"
 	"softiser/internal/iscsi"
@@ -220,8 +221,8 @@ func printController(out io.Writer, c *target.ControllerStatus) {
 	if c.Proofs+c.FailedProofs > 0 {
 		fmt.Fprintf(out, "    authentications: %d with %s, %d failed\n", c.Proofs, cmp.Or(c.ProvedBy, "none"), c.FailedProofs)
 	}
-	fmt.Fprintf(out, "    %d I/O queues, %d commands outstanding, %s\n", c.Queues, c.Outstanding, keepAlive)
-	fmt.Fprintf(out, "    read %d commands, %s; write %d, %s; failed %d\n", c.Reads, humanize.IBytes(c.ReadBytes), c.Writes, humanize.IBytes(c.WriteBytes), c.Failed)
+	fmt.Fprintf(out, "    %s, %s outstanding, %s\n", english.Plural(c.Queues, "I/O queue", ""), english.Plural(c.Outstanding, "command", ""), keepAlive)
+	fmt.Fprintf(out, "    read %s, %s; write %d, %s; failed %d\n", commands(c.Reads), humanize.IBytes(c.ReadBytes), c.Writes, humanize.IBytes(c.WriteBytes), c.Failed)
 }
 
 // printVolumes tells what all LUNs and namespaces of a volume have done together.
@@ -282,6 +283,11 @@ func printReservation(out io.Writer, volume string, r *target.ReservationStatus)
 	}
 }
 
+// commands is a number of them.
+func commands(n uint64) string {
+	return fmt.Sprintf("%d %s", n, english.PluralWord(int(n), "command", ""))
+}
+
 func printSession(out io.Writer, s *target.SessionStatus) error {
 	fmt.Fprintf(out, "  TSIH %d  %s\n", s.TSIH, iscsi.Printable(s.Initiator))
 	fmt.Fprintf(out, "    %s from %s for %s, %s\n", s.Transport, s.Remote, s.Age.Round(time.Second), s.State)
@@ -293,7 +299,7 @@ func printSession(out io.Writer, s *target.SessionStatus) error {
 		bytes uint64
 		l     *scsi.Latency
 	}{{"read", s.Reads, s.BytesOut, &s.ReadLatency}, {"write", s.Writes, s.BytesIn, &s.WriteLatency}} {
-		fmt.Fprintf(w, "    %s\t%d commands\t%s\tp50 %s\tp99 %s\n", k.name, k.n, humanize.IBytes(k.bytes), k.l.Text(k.l.P50), k.l.Text(k.l.P99))
+		fmt.Fprintf(w, "    %s\t%s\t%s\tp50 %s\tp99 %s\n", k.name, commands(k.n), humanize.IBytes(k.bytes), k.l.Text(k.l.P50), k.l.Text(k.l.P99))
 	}
 	return w.Flush()
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dustin/go-humanize/english"
 	"github.com/spf13/cobra"
 
 	"softiser/internal/iscsi"
@@ -261,6 +262,6 @@ func (t *tracer) sum() error {
 	if t.count == 0 {
 		table = ""
 	}
-	_, err := fmt.Fprintf(t.out, "\n%d commands, %d left out for want of room\n%s", t.count, t.leftOut, table)
+	_, err := fmt.Fprintf(t.out, "\n%d %s, %d left out for want of room\n%s", t.count, english.PluralWord(int(t.count), "command", ""), t.leftOut, table)
 	return err
 }

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dustin/go-humanize/english"
+
 	"softiser/blockdev"
 	"softiser/initiator"
 	"softiser/initiator/blockio"
@@ -225,7 +227,7 @@ func (a *Attachment) freeze(began time.Time, patience time.Duration) (_ *offerin
 		under += a.ublk.Rest(ctx)
 	}
 	if under > 0 && !a.opt.Replays {
-		return nil, fmt.Errorf("%d requests have not ended within %v, and by this way to the volume (several paths, NVMe) they cannot be repeated by another process: try again when the target answers", under, patience)
+		return nil, fmt.Errorf("%s not ended within %v, and by this way to the volume (several paths, NVMe) cannot be repeated by another process: try again when the target answers", english.Plural(under, "request has", "requests have"), patience)
 	}
 	if c := a.carrier(); under == 0 && c != nil {
 		still, cancel := context.WithTimeout(context.Background(), patience)
@@ -324,13 +326,13 @@ func (o *offering) carried() (all []string) {
 		}
 	}
 	if n := len(s.NBD.Conns); n > 0 {
-		all = append(all, fmt.Sprintf("%d NBD connections", n))
+		all = append(all, english.Plural(n, "NBD connection", ""))
 	}
 	if what, _ := s.Volume.sessions(); what != "" {
 		all = append(all, what)
 	}
 	if o.under > 0 {
-		all = append(all, fmt.Sprintf("%d requests, to be done once more", o.under))
+		all = append(all, english.Plural(o.under, "request", "")+", to be done once more")
 	}
 	return all
 }

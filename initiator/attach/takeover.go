@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/dustin/go-humanize/english"
+
 	"softiser/initiator/blockio"
 	"softiser/initiator/nbd"
 	"softiser/initiator/ublk"
@@ -207,7 +209,7 @@ func (t *taking) begin(path string) (err error) {
 	}
 	a.keepRecord()
 	if f := a.opt.OnNotice; f != nil {
-		f(fmt.Sprintf("took over from process %d within %v: %d NBD connections", r.PID, time.Since(t.offer.Began).Round(time.Microsecond), len(t.offer.NBD.Conns)))
+		f(fmt.Sprintf("took over from process %d within %v: %s", r.PID, time.Since(t.offer.Began).Round(time.Microsecond), english.Plural(len(t.offer.NBD.Conns), "NBD connection", "")))
 	}
 	return nil
 }

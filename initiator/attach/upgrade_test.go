@@ -88,7 +88,7 @@ func TestUpgradeUnderLoad(t *testing.T) {
 				before := l.done.Load()
 				await.True(t, "the load goes on", func() bool { return l.done.Load() > before+50 })
 				up := x.upgrade()
-				if up.Old != pid || up.New == pid || up.New == 0 || len(up.Closed) != 0 || !slices.Contains(up.Carried, "1 NBD connections") || !slices.Contains(up.Carried, "the session to the target") {
+				if up.Old != pid || up.New == pid || up.New == 0 || len(up.Closed) != 0 || !slices.Contains(up.Carried, "1 NBD connection") || !slices.Contains(up.Carried, "the session to the target") {
 					t.Fatalf("upgrade %d of process %d: %+v", i, pid, up)
 				}
 				pid = up.New

@@ -3,6 +3,8 @@ package blockio
 import (
 	"fmt"
 	"time"
+
+	"github.com/dustin/go-humanize/english"
 )
 
 // EventLine is what the events of every wire say alike.
@@ -33,7 +35,7 @@ func (l EventLine) String() string {
 		s += fmt.Sprintf(", next attempt in %s", l.Wait.Round(time.Millisecond))
 	}
 	if l.Recovered {
-		s += fmt.Sprintf(", %d commands replayed", l.Replayed)
+		s += fmt.Sprintf(", %s replayed", english.Plural(int(l.Replayed), "command", ""))
 	}
 	return s
 }

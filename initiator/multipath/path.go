@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/dustin/go-humanize/english"
+
 	"softiser/blockdev"
 	"softiser/initiator/blockio"
 )
@@ -229,7 +231,7 @@ func (p *path) set(up bool, access blockio.Access, shared bool, why error) {
 			o.standby, o.moved, o.stands = nil, true, true
 			o.nudge()
 			if n := o.unknown(); n > 0 {
-				v.event("%s has taken over: %d requests that %s has left unknown are repeated", p.dial.Name, n, o.dial.Name)
+				v.event("%s has taken over and repeats %s that %s has left unknown", p.dial.Name, english.Plural(n, "request", ""), o.dial.Name)
 			}
 			v.held.join(&o.fencing)
 			v.held.join(&o.limbo)
@@ -316,7 +318,7 @@ func (p *path) fence() (done bool) {
 	n := p.fencing.n
 	if err == nil {
 		v.held.join(&p.fencing)
-		v.event("%s: fenced, %d requests are repeated", p.dial.Name, n)
+		v.event("%s: fenced, %s repeated", p.dial.Name, english.Plural(n, "request is", "requests are"))
 	} else {
 		end = p.fencing.take(idle)
 	}

@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/dustin/go-humanize/english"
+
 	"softiser/blockdev"
 	"softiser/initiator"
 	"softiser/initiator/blockio"
@@ -341,7 +343,7 @@ func (v *Volume) Names() []string { return v.names }
 // Describe names volume and paths for people.
 func (v *Volume) Describe() string {
 	ps := v.opened()
-	return fmt.Sprintf("%s, %d paths, %v", ps[0].vol.Describe(), len(v.paths), v.cfg.Policy)
+	return fmt.Sprintf("%s, %s, %v", ps[0].vol.Describe(), english.Plural(len(v.paths), "path", ""), v.cfg.Policy)
 }
 
 // QueueDepth is how many commands all paths keep outstanding together.

@@ -8,6 +8,7 @@ import (
 	"os"
 	"syscall"
 
+	"github.com/dustin/go-humanize/english"
 	"golang.org/x/sys/unix"
 
 	"softiser/initiator/blockio"
@@ -98,7 +99,7 @@ func (s *Server) Carry() (k Carried, left []string, err error) {
 		k.Conns = append(k.Conns, x)
 	}
 	if late > 0 {
-		left = append(left, fmt.Sprintf("%d NBD connections in their handshake", late))
+		left = append(left, english.Plural(late, "NBD connection", "")+" in the handshake")
 	}
 	return k, left, nil
 }

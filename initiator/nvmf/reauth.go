@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/dustin/go-humanize/english"
 )
 
 // reauthenticate proves again, on every queue whose controller asks for it, who both ends
@@ -34,7 +36,7 @@ func (k *keeper) reauthenticate() {
 		done++
 	}
 	if done > 0 {
-		a.event(Event{Kind: EventAuthenticated, Detail: fmt.Sprintf("%d queues", done)})
+		a.event(Event{Kind: EventAuthenticated, Detail: english.Plural(done, "queue", "")})
 	}
 }
 

@@ -15,6 +15,8 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+
+	"github.com/dustin/go-humanize/english"
 )
 
 // Level is how much a finding matters.
@@ -111,7 +113,7 @@ func Print(w io.Writer, all []Finding) error {
 			}
 		}
 	}
-	fmt.Fprintf(&b, "\n%d ok, %d notes, %d warnings, %d errors\n", count[OK], count[Note], count[Warning], count[Error])
+	fmt.Fprintf(&b, "\n%d ok, %s, %s, %s\n", count[OK], english.Plural(count[Note], "note", ""), english.Plural(count[Warning], "warning", ""), english.Plural(count[Error], "error", ""))
 	_, err := io.WriteString(w, b.String())
 	return err
 }

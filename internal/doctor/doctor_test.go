@@ -264,7 +264,7 @@ warning  longer  slow
          costs  time
          mend   faster --now
 
-1 ok, 0 notes, 1 warnings, 0 errors
+1 ok, 0 notes, 1 warning, 0 errors
 `
 	if b.String() != want {
 		t.Errorf("printed\n%s", b.String())

@@ -202,7 +202,7 @@ func TestTransfer(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.run("lvcreate", "-s", "-n", "a2", "vg0/a")
-	s.says("1 ranges, 64.00k", "diff", "vg0/a1", "vg0/a2")
+	s.says("1 range, 64.00k", "diff", "vg0/a1", "vg0/a2")
 	if got := s.run("diff", "--json", "vg0/a1", "vg0/a2"); got != "{\"changes\":[{\"offset\":0,\"length\":65536,\"type\":\"data\"}]}\n" {
 		t.Errorf("%q", got)
 	}

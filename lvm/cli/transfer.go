@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/dustin/go-humanize/english"
 	"github.com/spf13/cobra"
 
 	"softiser/blockdev"
@@ -77,7 +78,7 @@ func (a transfers) printDiff(cs []thin.Change, asJSON bool) error {
 		fmt.Fprintf(a.out, "%16d %16d  %s\n", c.Off, c.Len, kind(c.Data))
 		total += c.Len
 	}
-	fmt.Fprintf(a.out, "%d ranges, %s\n", len(cs), display(uint64(total), 'h', true))
+	fmt.Fprintf(a.out, "%s, %s\n", english.Plural(len(cs), "range", ""), display(uint64(total), 'h', true))
 	return nil
 }
 

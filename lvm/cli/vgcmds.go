@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/dustin/go-humanize/english"
 	"github.com/spf13/cobra"
 
 	"softiser/blockdev"
@@ -149,7 +150,7 @@ func (a vgCommands) vgremove() *cobra.Command {
 			agreed[lv.Name] = true
 		}
 		if n := len(agreed); n > 0 {
-			if err := a.ask(cmd.Context(), "volume group %q contains %d logical volumes: really remove them?", args[0], n); err != nil {
+			if err := a.ask(cmd.Context(), "volume group %q contains %s: really remove all of it?", args[0], english.Plural(n, "logical volume", "")); err != nil {
 				return err
 			}
 			for v := g.Metadata(); len(v.LVs) > 0; v = g.Metadata() {

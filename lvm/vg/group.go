@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/dustin/go-humanize/english"
+
 	"softiser/lvm/internal/ondisk"
 	"softiser/lvm/meta"
 )
@@ -132,7 +134,7 @@ func (g *Group) Reduce(pvs []*meta.PV, why string) error {
 // Remove ends the group; it must have no logical volumes.
 func (g *Group) Remove(why string) error {
 	if n := len(g.VG.LVs); n > 0 {
-		return fmt.Errorf("volume group %q still has %d logical volumes", g.VG.Name, n)
+		return fmt.Errorf("volume group %q still has %s", g.VG.Name, english.Plural(n, "logical volume", ""))
 	}
 	unlock, err := g.cfg.lock(g.VG.Name)
 	if err != nil {

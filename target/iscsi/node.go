@@ -8,6 +8,8 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/dustin/go-humanize/english"
+
 	"softiser/blockdev"
 	"softiser/target/portal"
 	"softiser/target/scsi"
@@ -116,7 +118,7 @@ func (e *lunEntry) end(ctx context.Context, n *node) (over bool, err error) {
 func (e *lunEntry) waitsFor(why error) error {
 	what := "its last flush has not ended"
 	if n := e.lu.Stats().Tasks; n > 0 {
-		what = fmt.Sprintf("%d commands still hold it", n)
+		what = english.Plural(int(n), "command still holds", "commands still hold") + " it"
 	}
 	return fmt.Errorf("LUN %d: volume %s does not answer: %s: %w", e.LUConfig.LUN, e.Name, what, why)
 }

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/dustin/go-humanize/english"
+
 	"softiser/blockdev"
 	"softiser/internal/nvme"
 	"softiser/target/portal"
@@ -147,8 +149,8 @@ func (n *namespace) end(ctx context.Context) (over bool, err error) {
 		}
 		return true, nil
 	default:
-		return false, fmt.Errorf("nvmf: subsystem %s, namespace %d: %w: %d commands still hold the volume: %w",
-			n.sub.cfg.NQN, n.id, portal.ErrVolumesHeld, n.place.Users(), ctx.Err())
+		return false, fmt.Errorf("nvmf: subsystem %s, namespace %d: %w: %s the volume: %w",
+			n.sub.cfg.NQN, n.id, portal.ErrVolumesHeld, english.Plural(int(n.place.Users()), "command still holds", "commands still hold"), ctx.Err())
 	}
 }
 

@@ -280,7 +280,7 @@ func TestVolumeOfAUnitThatGoes(t *testing.T) {
 	if err := r.dev.RemoveLUN(ctx, 0); err == nil {
 		t.Fatal("removed under a running command")
 	}
-	if _, err := r.dev.AddLUN(LUConfig{LUN: 3, Volume: v}); err == nil || !strings.Contains(err.Error(), "1 commands in execution") {
+	if _, err := r.dev.AddLUN(LUConfig{LUN: 3, Volume: v}); err == nil || !strings.Contains(err.Error(), "1 command in execution") {
 		t.Errorf("the volume in a second unit: %v", err)
 	}
 	r.port.release(c)

@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/dustin/go-humanize/english"
+
 	"softiser/blockdev"
 )
 
@@ -169,7 +171,7 @@ func (v *Volume) joinable(cfg *Config, id *Identity) error {
 
 // lingers is the error for a volume whose removal is not over.
 func (p *Place) lingers() error {
-	return fmt.Errorf("the volume was %s, which has been removed but still has %d commands in execution; try again when they have ended", p.name, p.users.Load())
+	return fmt.Errorf("the volume was %s, which has been removed but still has %s in execution; try again later", p.name, english.Plural(int(p.users.Load()), "command", ""))
 }
 
 // beside says why a volume of another device cannot be served beside v.
@@ -262,7 +264,7 @@ func (p *Place) Drain(ctx context.Context) error {
 	default:
 	}
 	if n := p.users.Load(); n > 0 {
-		return fmt.Errorf("%d commands still hold the volume: %w", n, ctx.Err())
+		return fmt.Errorf("%s the volume: %w", english.Plural(int(n), "command still holds", "commands still hold"), ctx.Err())
 	}
 	return fmt.Errorf("the last flush of the volume has not ended: %w", ctx.Err())
 }

@@ -131,6 +131,11 @@ func TestSerial(t *testing.T) {
 	if !s.CanSend() || s.ExpCmdSN != 6 {
 		t.Fatalf("sender %+v", s)
 	}
+	// A window that is closed acknowledges all the same.
+	s.Update(Sequence{ExpCmdSN: 8, MaxCmdSN: 7})
+	if s.ExpCmdSN != 8 {
+		t.Fatalf("sender %+v", s)
+	}
 }
 
 func TestTargetAddress(t *testing.T) {

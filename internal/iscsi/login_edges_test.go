@@ -85,6 +85,136 @@ func TestEndlessLogin(t *testing.T) {
 	t.Error("the login does not end")
 }
 
+// Nor is an initiator that goes on asking.
+func TestEndlessRequests(t *testing.T) {
+	p := newLoginPair()
+	tgt := NewLoginTarget(p.t)
+	var req, resp PDU
+	req.BHS.NewLoginRequest().SetStages(false, false, StageOperational, 0)
+	req.Data = []byte("InitiatorName=i\x00TargetName=" + testTarget + "\x00")
+	for n := range 10 * maxLoginRounds {
+		if _, err := tgt.Handle(&req, &resp); err != nil {
+			if n < 2 || status(err) != LoginInitiatorFailure {
+				t.Fatalf("round %d: %v", n, err)
+			}
+			return
+		}
+		req.Data = nil
+	}
+	t.Error("the login does not end")
+}
+
+// An initiator that wants to leave the security stage before it has proved who it is stays in it, or
+// is refused, whatever it has said so far.
+func TestNoTransitBeforeProof(t *testing.T) {
+	hello := "InitiatorName=i\x00TargetName=" + testTarget + "\x00"
+	for _, c := range []struct {
+		texts   []string
+		refused bool
+	}{
+		{[]string{hello}, true},
+		{[]string{hello + "AuthMethod=CHAP\x00"}, false},
+		{[]string{hello + "AuthMethod=CHAP\x00", "CHAP_A=7\x00"}, false},
+		{[]string{hello + "AuthMethod=CHAP\x00CHAP_A=7\x00"}, false},
+		{[]string{hello + "AuthMethod=CHAP\x00", "CHAP_A=7\x00", ""}, false},
+	} {
+		p := newLoginPair()
+		p.g.Auth = chapAuth("alice", "wonderland-1865")
+		tgt := NewLoginTarget(p.t)
+		for i, text := range c.texts {
+			var req, resp PDU
+			req.BHS.NewLoginRequest().SetStages(true, false, StageSecurity, StageFullFeature)
+			req.Data = []byte(text)
+			done, err := tgt.Handle(&req, &resp)
+			if r := resp.BHS.LoginResponse(); done || r.Transit() || r.CSG() != StageSecurity && err == nil {
+				t.Errorf("%q: done %v, % x", c.texts[:i+1], done, resp.BHS)
+			}
+			if (err != nil) != c.refused || err != nil && status(err) != LoginAuthFailure {
+				t.Errorf("%q: %v", c.texts[:i+1], err)
+			}
+		}
+	}
+}
+
+// While the target's text is not complete the initiator asks for the rest of it, and says nothing else.
+func TestInitiatorSpeaksTooEarly(t *testing.T) {
+	for _, c := range []struct {
+		text string
+		more bool
+		good bool
+	}{{"", false, true}, {"MaxConnections=1\x00", false, false}, {"", true, false}} {
+		p := newLoginPair()
+		p.g.TargetAlias = strings.Repeat("a", 9000)
+		tgt := NewLoginTarget(p.t)
+		var req, resp PDU
+		q := req.BHS.NewLoginRequest()
+		q.SetStages(false, false, StageOperational, 0)
+		req.Data = []byte("InitiatorName=i\x00TargetName=" + testTarget + "\x00")
+		if _, err := tgt.Handle(&req, &resp); err != nil || !resp.BHS.LoginResponse().Continue() {
+			t.Fatalf("the answer fits one PDU: %v", err)
+		}
+		q.SetStages(false, c.more, StageOperational, 0)
+		req.Data = []byte(c.text)
+		if _, err := tgt.Handle(&req, &resp); (err == nil) != c.good {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+}
+
+// What an initiator must not take from a target in the header of a response.
+func TestLoginBadResponses(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		change func(*PDU)
+		good   bool
+	}{
+		{"as it should be", func(*PDU) {}, true},
+		{"another task tag", func(p *PDU) { p.BHS.SetITT(0x56) }, false},
+		{"another ISID", func(p *PDU) { p.BHS.LoginResponse().SetISID(ISID{9}) }, false},
+		{"StatSN", func(p *PDU) { p.BHS.SetSequence(Sequence{StatSN: p.BHS.StatSN() + 1}) }, false},
+		{"TSIH 0", func(p *PDU) { p.BHS.LoginResponse().SetTSIH(0) }, false},
+		{"another stage", func(p *PDU) { p.BHS.LoginResponse().SetStages(true, false, StageSecurity, StageFullFeature) }, false},
+		{"not to the full feature phase", func(p *PDU) { p.BHS.LoginResponse().SetStages(true, false, StageOperational, 2) }, false},
+		{"T and C", func(p *PDU) { p.BHS.LoginResponse().SetStages(true, true, StageOperational, StageFullFeature) }, false},
+		{"a question", func(p *PDU) { p.Data = []byte("X-what=1\x00") }, false},
+		{"AHS", func(p *PDU) { p.BHS.SetAHSLen(8) }, false},
+	} {
+		p := newLoginPair()
+		p.g.Auth = chapAuth("alice", "wonderland-1865") // so that the last response is not the first
+		p.i.Auth = &InitiatorAuth{User: "alice", Secret: Secret("wonderland-1865")}
+		i, tgt := NewLoginInitiator(p.i), NewLoginTarget(p.t)
+		var req, resp PDU
+		i.Start(&req)
+		for last := false; !last; {
+			var err error
+			if last, err = tgt.Handle(&req, &resp); err != nil {
+				t.Fatal(err)
+			}
+			if last {
+				c.change(&resp)
+			}
+			done, err := i.Next(&resp, &req)
+			if !last && err != nil {
+				t.Fatal(err)
+			}
+			if last && (done != c.good || (err == nil) != c.good) {
+				t.Errorf("%s: done %v, %v", c.name, done, err)
+			}
+		}
+	}
+}
+
+// A first burst that was not negotiated is no longer than the burst that was (RFC 7143 §13.14).
+func TestFirstBurstWithinBurst(t *testing.T) {
+	n := NewNegotiation(RoleTarget, DefaultSettings(), KeyProfile{}, true)
+	if _, err := n.Receive(nil, []KeyValue{{Key: "MaxBurstLength", Value: "512"}}, StageOperational); err != nil {
+		t.Fatal(err)
+	}
+	if p := n.Params(); p.MaxBurstLength != 512 || p.FirstBurstLength != 512 {
+		t.Errorf("MaxBurstLength %d, FirstBurstLength %d", p.MaxBurstLength, p.FirstBurstLength)
+	}
+}
+
 // A piece of a text is confirmed with the stage as it is, without data, and a joining
 // connection that has proved nothing learns nothing of its session's numbers.
 func TestPieceIsConfirmed(t *testing.T) {
@@ -198,6 +328,12 @@ func TestTextLimit(t *testing.T) {
 	}
 	if _, _, err := b.Add([]byte("123456789"), false); err == nil {
 		t.Error("a byte too many was taken")
+	}
+	if _, _, err := b.Add([]byte("12345"), true); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := b.Add([]byte("6789"), false); err == nil {
+		t.Error("a byte too many was taken, in two pieces")
 	}
 }
 

@@ -280,6 +280,12 @@ func TestLoginRefused(t *testing.T) {
 			p.g.Auth.MutualSecret = Secret("something-else-entirely")
 			p.i.Auth = withMutual("looking-glass-1871")
 		}, LoginAuthFailure, "mutual CHAP", true},
+		{"mutual, wrong target name", func(p *loginPair) {
+			p.g.Auth = chapAuth("alice", "wonderland-1865")
+			p.g.Auth.MutualUser, p.g.Auth.MutualSecret = "somebody", Secret("looking-glass-1871")
+			p.i.Auth = withMutual("looking-glass-1871")
+			p.i.Auth.MutualUser = "tgt"
+		}, LoginAuthFailure, `calls itself "somebody"`, true},
 		{"mutual, same secret", func(p *loginPair) {
 			p.g.Auth = chapAuth("alice", "wonderland-1865")
 			p.i.Auth = withMutual("wonderland-1865")
@@ -425,10 +431,12 @@ func TestLoginBadRequests(t *testing.T) {
 		{"begins in full feature phase", nil, func(p *PDU) { p.BHS.LoginRequest().SetStages(false, false, 3, 0) }, LoginInvalidRequest},
 		{"begins in stage 2", nil, func(p *PDU) { p.BHS.LoginRequest().SetStages(false, false, 2, 0) }, LoginInvalidRequest},
 		{"transit to stage 2", nil, func(p *PDU) { p.BHS.LoginRequest().SetStages(true, false, 1, 2) }, LoginInvalidRequest},
+		{"transit to the same stage", nil, func(p *PDU) { p.BHS.LoginRequest().SetStages(true, false, 1, 1) }, LoginInvalidRequest},
 		{"transit backwards", nil, func(p *PDU) { p.BHS.LoginRequest().SetStages(true, false, 1, 0) }, LoginInvalidRequest},
 		{"stage changed", good, func(p *PDU) { p.BHS.LoginRequest().SetStages(false, false, 0, 0) }, LoginInvalidRequest},
 		{"ISID changed", good, func(p *PDU) { p.BHS.LoginRequest().SetISID(ISID{9}) }, LoginInitiatorFailure},
 		{"CID changed", good, func(p *PDU) { p.BHS.LoginRequest().SetCID(9) }, LoginInitiatorFailure},
+		{"TSIH changed", good, func(p *PDU) { p.BHS.LoginRequest().SetTSIH(9) }, LoginInitiatorFailure},
 		{"no equals sign", nil, func(p *PDU) { p.Data = []byte("hello\x00") }, LoginInitiatorFailure},
 		{"key twice", good, func(p *PDU) { p.Data = []byte("MaxConnections=1\x00MaxConnections=2\x00") }, LoginInitiatorFailure},
 		{"session type", nil, func(p *PDU) { p.Data = []byte(names + "SessionType=Party\x00") }, LoginBadSessionType},
@@ -486,12 +494,24 @@ func TestCHAPRepeatedChallenge(t *testing.T) {
 	}
 }
 
-// CHAP keys in the wrong order, and the reflection attack.
+// An algorithm that the initiator has not offered is not taken from a target.
+func TestCHAPAlgorithmNotOffered(t *testing.T) {
+	for alg, good := range map[CHAPAlgorithm]bool{CHAPSHA256: true, CHAPMD5: false} {
+		c := chapInitiator{auth: &InitiatorAuth{User: "alice", Secret: Secret("wonderland-1865"), Algorithms: []CHAPAlgorithm{CHAPSHA256, CHAPSHA3}}}
+		_, err := c.respond(nil, &chapKeys{algorithms: []CHAPAlgorithm{alg}, id: 1, challenge: make([]byte, 16)}, nil)
+		if (err == nil) != good {
+			t.Errorf("%v: %v", alg, err)
+		}
+	}
+}
+
+// CHAP keys in the wrong order, the reflection attack, and one secret for both directions.
 func TestLoginCHAPAttacks(t *testing.T) {
+	targets := Secret("looking-glass-1871")
 	start := func() (*LoginTarget, func(string) (string, error)) {
 		p := newLoginPair()
 		p.g.Auth = chapAuth("alice", "wonderland-1865")
-		p.g.Auth.MutualUser, p.g.Auth.MutualSecret = "tgt", Secret("looking-glass-1871")
+		p.g.Auth.MutualUser, p.g.Auth.MutualSecret = "tgt", targets
 		tgt := NewLoginTarget(p.t)
 		return tgt, func(text string) (string, error) {
 			var req, resp PDU
@@ -526,23 +546,33 @@ func TestLoginCHAPAttacks(t *testing.T) {
 		}
 	}
 
-	_, say := start()
-	if _, err := say(hello); err != nil {
-		t.Fatal(err)
-	}
-	text, err := say("CHAP_A=5\x00")
-	if err != nil {
-		t.Fatal(err)
-	}
-	kvs, _ := ParseText([]byte(text))
-	k, err := parseCHAP(kvs)
-	if err != nil {
-		t.Fatal(err)
-	}
-	answer := CHAPResponse(CHAPMD5, byte(k.id), Secret("wonderland-1865"), k.challenge)
-	_, err = say("CHAP_N=alice\x00CHAP_R=" + formatBinary(answer) + "\x00CHAP_I=1\x00CHAP_C=" + formatBinary(k.challenge) + "\x00")
-	if status(err) != LoginAuthFailure || !strings.Contains(err.Error(), "reflection") {
-		t.Fatal(err)
+	for _, c := range []struct {
+		secret  Secret // the target's
+		reflect bool
+		says    string
+	}{{targets, true, "reflection"}, {Secret("wonderland-1865"), false, "same secret"}} {
+		targets = c.secret
+		_, say := start()
+		if _, err := say(hello); err != nil {
+			t.Fatal(err)
+		}
+		text, err := say("CHAP_A=5\x00")
+		if err != nil {
+			t.Fatal(err)
+		}
+		kvs, _ := ParseText([]byte(text))
+		k, err := parseCHAP(kvs)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer := CHAPResponse(CHAPMD5, byte(k.id), Secret("wonderland-1865"), k.challenge)
+		if !c.reflect {
+			k.challenge[0]++
+		}
+		_, err = say("CHAP_N=alice\x00CHAP_R=" + formatBinary(answer) + "\x00CHAP_I=1\x00CHAP_C=" + formatBinary(k.challenge) + "\x00")
+		if status(err) != LoginAuthFailure || !strings.Contains(err.Error(), c.says) {
+			t.Fatal(err)
+		}
 	}
 }
 

@@ -286,7 +286,7 @@ func TestNames(t *testing.T) {
 		"iqn.2026-11.com.example:disk": true, "iqn.2026-11.com.example": true, "eui.0123456789abcdef": true,
 		"naa.0123456789abcdef": true, "naa.0123456789abcdef0123456789abcdef": true, "IQN.2026-11.COM.EXAMPLE": true,
 		"": false, "disk": false, "iqn.2026": false, "eui.0123": false, "naa.012345678": false, "iqn.2026-11.a b:c": false,
-		"iqn.2026-11." + strings.Repeat("x", 223): false, "iqn.2026-11.ex/y": false,
+		"iqn.2026-11." + strings.Repeat("x", MaxNameLen-12): true, "iqn.2026-11." + strings.Repeat("x", MaxNameLen-11): false, "iqn.2026-11.ex/y": false,
 	} {
 		if err := CheckName(name); (err == nil) != good {
 			t.Errorf("%.40q: %v", name, err)
@@ -298,6 +298,7 @@ func TestBinaryValues(t *testing.T) {
 	for s, want := range map[string]string{
 		"0x00ff": "00ff", "0X0A": "0a", "0xabc": "0abc", "0bAP8=": "00ff", "0BAP8": "00ff", "0x": "", "0b": "",
 		"": "!", "1": "!", "12": "!", "0xg0": "!", "0b*": "!", "0x" + strings.Repeat("00", 1025): "!", "0b" + strings.Repeat("AAAA", 400): "!",
+		"0b" + strings.Repeat("AAAA", 342): "!", // 1026 bytes in as many digits as 1024 have
 	} {
 		b, err := parseBinary(s)
 		if got := fmt.Sprintf("%x", b); (err != nil) != (want == "!") || err == nil && got != want {

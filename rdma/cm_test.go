@@ -366,6 +366,20 @@ func TestReadyToReceiveBytes(t *testing.T) {
 			}
 		}
 	}
+	// Of the kind agreed on, but with data (RFC 6581 §9: zero-length).
+	for _, kind := range []mpa.RTR{mpa.RTRWrite, mpa.RTRSend} {
+		p, e := rawToServer(t, nil, req(kind))
+		e.Recv(t, 1, make([]byte, 8))
+		msg := sendMsg(1, []byte("data"))
+		if kind == mpa.RTRWrite {
+			m := newMemory(t, e)
+			msg = taggedMsg(wire.Write, m.rw.RKey(), m.rw.Addr(), true, []byte("data"))
+		}
+		p.send(msg)
+		if term := p.terminate(); term.Cause != wire.CauseNoRTR {
+			t.Errorf("%v with data: %v", kind, term.Cause)
+		}
+	}
 	// An FPDU of no ULPDU at all is taken for the Send kind too.
 	p, e := rawToServer(t, nil, req(mpa.RTRSend))
 	p.send(nil)

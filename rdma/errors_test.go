@@ -265,8 +265,12 @@ func TestProtocolErrors(t *testing.T) {
 			e.Recv(t, 1, make([]byte, 16))
 			e.Recv(t, 2, make([]byte, 16))
 			p.send(tt.msgs...)
-			if term := p.terminate(); term.Cause != tt.want {
+			term := p.terminate()
+			if term.Cause != tt.want {
 				t.Errorf("Terminate says %v, want %v", term.Cause, tt.want)
+			}
+			if term.RDMAP != nil && tt.want.Layer() != wire.LayerRDMAP {
+				t.Errorf("the RDMAP header %x is included, though %v is not about it", term.RDMAP, tt.want)
 			}
 			if err := e.WaitDone(t); err == nil {
 				t.Error("the queue pair does not say why it ended")

@@ -138,6 +138,9 @@ func TestExtensionErrors(t *testing.T) {
 		{"Atomic Response that nobody waits for", 0, func(uint32) [][]byte { return [][]byte{reply(1)} }, wire.CauseOpcode},
 		{"Atomic Response to a Read", rdma.OpRead, func(uint32) [][]byte { return [][]byte{reply(1)} }, wire.CauseOpcode},
 		{"Atomic Response to another request", rdma.OpFetchAdd, func(uint32) [][]byte { return [][]byte{reply(99)} }, wire.CauseOpcode},
+		{"Read Response to an atomic operation", rdma.OpFetchAdd, func(uint32) [][]byte {
+			return [][]byte{taggedMsg(wire.ReadResponse, 1, 0, true, make([]byte, 8))}
+		}, wire.CauseDDPLocal},
 		{"Immediate Data inside a Send", 0, func(uint32) [][]byte {
 			return [][]byte{untagged(wire.Send, wire.QNSend, 1, 0, false, make([]byte, 4)), imm(1)}
 		}, wire.CauseMSNRange},

@@ -168,6 +168,24 @@ func TestEveryBitFlip(t *testing.T) {
 	}
 }
 
+// A damaged header is a bad CRC, whatever else is wrong with what it says, also where it is looked
+// at before the CRC has come.
+func TestDamagedHeaderIsBadCRC(t *testing.T) {
+	const part = 100 // header and some of the payload
+	for bit := range 8 * wire.TaggedLen {
+		p, e := rawToServer(t, nil, nil)
+		m := newMemory(t, e)
+		b := p.fpdu(taggedMsg(wire.Write, m.rw.RKey(), m.rw.Addr(), true, pattern(200, 4)))
+		b[wire.LenField+bit/8] ^= 1 << (bit % 8)
+		p.write(b[:part])
+		waitWire(t, e, part)
+		p.write(b[part:])
+		if term := p.terminate(); term.Cause != wire.CauseCRC {
+			t.Errorf("byte %d, bit %d of the header: %v", bit/8, bit%8, term.Cause)
+		}
+	}
+}
+
 // Without CRC the field is ignored, whatever it holds.
 func TestCRCFieldIgnored(t *testing.T) {
 	o := &rdmatest.Options{Server: rdma.ConnParams{CRC: rdma.CRCOffered}}

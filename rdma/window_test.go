@@ -169,6 +169,35 @@ func invalidateUnderFire(t *testing.T, o *rdmatest.Options) {
 	}
 }
 
+// The peer learns that memory was taken away while it was writing to it, and nothing of the
+// rest of its message is placed.
+func TestInvalidateInsideWrite(t *testing.T) {
+	p, e := rawToServer(t, nil, nil)
+	w, err := e.PD.AllocWindow()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	mem := make([]byte, 8<<10)
+	stag, base, err := w.Bind(e.QP, [][]byte{mem}, rdma.AccessRemoteWrite)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := p.fpdu(taggedMsg(wire.Write, stag, base, true, bytes.Repeat([]byte{0xff}, len(mem))))
+	half := len(b) / 2
+	p.write(b[:half])
+	waitWire(t, e, half)
+	w.Invalidate()
+	clear(mem)
+	p.write(b[half:])
+	if term := p.terminate(); term.Cause != wire.CauseSTag {
+		t.Errorf("Terminate says %v", term.Cause)
+	}
+	if !bytes.Equal(mem, make([]byte, len(mem))) {
+		t.Error("memory was written to after Invalidate")
+	}
+}
+
 // The peer reads from memory that is taken away: that connection ends, and the
 // memory is not read any more once Invalidate has returned.
 func TestInvalidateWhileRead(t *testing.T) {

@@ -223,10 +223,16 @@ func TestGuessInOrder(t *testing.T) {
 					before := r.qp.rx.stats.RecvCalls
 					tasks := r.lend(n, 32, uint64(round))
 					var b []byte
+					inv := round%2 == 0
 					for i := range tasks {
-						b = append(b, r.answer(&tasks[i], 60<<10, round%2 == 0)...)
+						b = append(b, r.answer(&tasks[i], 60<<10, inv)...)
 					}
 					r.feed(b)
+					for i := range tasks {
+						if tasks[i].w.r.State().Valid == inv {
+							t.Fatalf("round %d: window %d invalidated: %v, want %v", round, i, !inv, inv)
+						}
+					}
 					r.verify(tasks)
 					want += uint64(32 * n)
 					if s := &r.qp.rx.stats; s.Direct != want || s.Copied != uint64(32*(round+1)*answerLen) {

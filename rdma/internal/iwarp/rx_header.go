@@ -137,7 +137,7 @@ func (x *receiver) beginSend() {
 		x.rtrSend = true // the ready-to-receive message is not for the ULP
 		return
 	}
-	if uint64(x.unt.MO) != v.got || (v.active && x.unt.MO == 0 && v.got != 0) {
+	if uint64(x.unt.MO) != v.got {
 		x.fail(wire.CauseMO, fmt.Sprintf("Send at offset %d, expected %d", x.unt.MO, v.got))
 		return
 	}

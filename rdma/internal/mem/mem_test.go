@@ -3,6 +3,7 @@ package mem
 import (
 	"errors"
 	"math"
+	"slices"
 	"testing"
 )
 
@@ -217,5 +218,32 @@ func TestTableFull(t *testing.T) {
 	table.Remove(&rs[0])
 	if err := table.Insert(&rs[3]); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestIndexesAreDrawn: the STags of one table tell nothing about those of another, or about the next
+// ones (RFC 5041 §8.2).
+func TestIndexesAreDrawn(t *testing.T) {
+	const n = 32
+	var d Domain
+	draw := func() (stags []uint32) {
+		var table Table
+		table.Limit(n)
+		var rs [n]Region
+		for i := range rs {
+			rs[i].Init(&d)
+			if err := table.Insert(&rs[i]); err != nil {
+				t.Fatal(err)
+			}
+			stags = append(stags, rs[i].State().STag>>keyBits)
+		}
+		return stags
+	}
+	a, b := draw(), draw()
+	if slices.Equal(a, b) {
+		t.Error("two tables give the same STags")
+	}
+	if slices.IsSorted(a) {
+		t.Error("STags are given in ascending order")
 	}
 }

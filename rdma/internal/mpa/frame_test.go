@@ -44,7 +44,7 @@ func TestFramesLikeSIW(t *testing.T) {
 			"50 02 0004 0001 0001", "50 02 0004 0001 0001", 1, 1, 1, 1, true, false, 0},
 		{"peer-to-peer", Wish{CRC: CRCOffered, IRD: 1, ORD: 1, P2P: RTRWrite | RTRRead}, Wish{CRC: CRCOffered, IRD: 1, ORD: 1},
 			"10 02 0004 8001 c001", "10 02 0004 8001 8001", 1, 1, 1, 1, false, false, RTRWrite},
-		{"revision 1", Wish{Rev: 1, CRC: CRCOffered, IRD: 1, ORD: 1}, Wish{CRC: CRCOffered, IRD: 1, ORD: 1},
+		{"revision 1", Wish{Rev: 1, CRC: CRCOffered, IRD: 1, ORD: 1, GSO: true}, Wish{CRC: CRCOffered, IRD: 1, ORD: 1, GSO: true},
 			"00 01 0000", "00 01 0000", 1, 1, 1, 1, false, false, 0},
 		{"try_gso", Wish{CRC: CRCOffered, IRD: 1, ORD: 1, GSO: true}, Wish{CRC: CRCOffered, IRD: 1, ORD: 1, GSO: true},
 			"18 02 0004 0001 0001", "18 02 0004 0001 0001", 1, 1, 1, 1, false, true, 0},
@@ -64,6 +64,12 @@ func TestFramesLikeSIW(t *testing.T) {
 			"10 02 0004 8000 4000", "10 02 0004 8001 4000", 0, 0, 1, 0, false, false, RTRRead},
 		{"only Send as RTR", Wish{CRC: CRCOffered, IRD: 1, ORD: 1, P2P: RTRSend}, Wish{CRC: CRCOffered, IRD: 1, ORD: 1},
 			"10 02 0004 c001 0001", "10 02 0004 c001 0001", 1, 1, 1, 1, false, false, RTRSend},
+		{"the responder insists on Read as RTR", Wish{CRC: CRCOffered, IRD: 1, ORD: 1, P2P: RTRWrite | RTRRead}, Wish{CRC: CRCOffered, IRD: 1, ORD: 1, P2P: RTRRead},
+			"10 02 0004 8001 c001", "10 02 0004 8001 4001", 1, 1, 1, 1, false, false, RTRRead},
+		{"no more IRD than is used", Wish{CRC: CRCOffered, IRD: 8, ORD: 4}, Wish{CRC: CRCOffered, IRD: 16, ORD: 2},
+			"10 02 0004 0008 0004", "10 02 0004 0004 0002", 8, 4, 4, 2, false, false, 0},
+		{"room for a Read as RTR in any case", Wish{CRC: CRCOffered, IRD: 8, ORD: 0}, Wish{CRC: CRCOffered, IRD: 16, ORD: 2},
+			"10 02 0004 0008 0000", "10 02 0004 0001 0002", 8, 0, 1, 2, false, false, 0},
 		{"smaller queues win", Wish{CRC: CRCOffered, IRD: 8, ORD: 32}, Wish{CRC: CRCOffered, IRD: 16, ORD: 64},
 			"10 02 0004 0008 0020", "10 02 0004 0010 0008", 8, 16, 16, 8, false, false, 0},
 	} {
@@ -116,6 +122,22 @@ func TestNoWordInRevision1(t *testing.T) {
 	}
 	if err := f.Parse(unhex(t, reqHex+"50 01 0000"), false); err != nil {
 		t.Error("without private data:", err)
+	}
+}
+
+// Without A the flags B, C and D are not looked at (RFC 6581 §9).
+func TestNoKindsWithoutA(t *testing.T) {
+	for head, want := range map[string]RTR{
+		"10 02 0004 c001 c001": RTRSend | RTRWrite | RTRRead,
+		"10 02 0004 4001 c001": 0,
+	} {
+		var f Frame
+		if err := f.Parse(unhex(t, reqHex+head), false); err != nil {
+			t.Fatal(err)
+		}
+		if f.P2P != (want != 0) || f.RTR != want || f.IRD != 1 || f.ORD != 1 {
+			t.Errorf("%s: %+v", head, f)
+		}
 	}
 }
 
@@ -233,6 +255,10 @@ func TestReject(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got, want := f.Append(nil), unhex(t, repHex+"30 02 0006 00000000 6e6f"); !bytes.Equal(got, want) {
+		t.Errorf("%x, want %x", got, want)
+	}
+	f, _ = Reject(&Frame{Rev: 3, Enhanced: true}, nil) // of a revision that is not known here
+	if got, want := f.Append(nil), unhex(t, repHex+"30 02 0004 00000000"); !bytes.Equal(got, want) {
 		t.Errorf("%x, want %x", got, want)
 	}
 	f, _ = Reject(&Frame{Rev: 1}, nil)

@@ -81,6 +81,28 @@ func TestTargetWire(t *testing.T) {
 	}
 	r.up.Completion(t)
 
+	// What follows in the buffer has its sequences from the beginning of that, and goes on with DataSN.
+	ref := new(iscsi.Ref)
+	for i := range uint32(2) {
+		x = &iscsi.Transfer{ITT: 7, Ref: ref, Offset: 5000 + 1500*i, Len: 1500, Segs: [][]byte{mem[:1500]}}
+		if err := r.c.PutData(x); err != nil {
+			t.Fatal(err)
+		}
+		r.c.Push()
+	}
+	for i, want := range []struct {
+		off   uint32
+		n     int
+		final bool
+	}{{5000, 1000, true}, {6000, 500, false}, {6500, 1500, false}} {
+		b, data := r.recv()
+		if d := b.DataIn(); d.Offset() != want.off || len(data) != want.n || d.Final() != want.final || d.DataSN() != uint32(i) {
+			t.Fatalf("Data-In %d of %d bytes: % x", i, len(data), b)
+		}
+	}
+	r.up.Completion(t)
+	r.up.Completion(t)
+
 	// CHECK CONDITION is a PDU of its own, and so is a response to another task.
 	for i, change := range []func(){
 		func() { s.SetStatus(2) },
@@ -275,7 +297,7 @@ func TestInitiatorHostileTarget(t *testing.T) {
 		{"R2T with the reserved tag", r2t(iscsi.ReservedTag, 0, 0, 100), nil, "reserved tag"},
 		{"R2T for nothing", r2t(1, 0, 0, 0), nil, "R2T for 0"},
 		{"R2T for too much", r2t(1, 0, 0, 262145), nil, "MaxBurstLength"},
-		{"R2T behind the end", r2t(1, 0, 8000, 2000), nil, "buffer of 9000"},
+		{"R2T behind the end", r2t(1, 0, 8000, 1001), nil, "buffer of 9000"},
 		{"R2T far away", r2t(1, 0, 0xffffff00, 512), nil, "buffer of 9000"},
 		{"R2TSN", r2t(1, 1, 0, 100), nil, "R2TSN 1"},
 	} {
@@ -313,6 +335,36 @@ func asked(t *testing.T, n int, change func(*iscsi.Params)) *peer {
 	r.c.Push()
 	r.recv()
 	return r
+}
+
+// A number that comes a second time, with what would be next in order, is no better than one that is
+// left out.
+func TestInitiatorNumberTwice(t *testing.T) {
+	for says, pdu := range map[string]func(b *iscsi.BHS, off uint32) []byte{
+		"DataSN 0, expected 1": func(b *iscsi.BHS, off uint32) []byte {
+			d := b.NewDataIn()
+			d.SetITT(1)
+			d.SetOffset(off)
+			return make([]byte, 512)
+		},
+		"R2TSN 0, expected 1": func(b *iscsi.BHS, off uint32) []byte {
+			q := b.NewR2T()
+			q.SetITT(1)
+			q.SetOffset(off)
+			q.SetDesired(512)
+			return nil
+		},
+	} {
+		r := asked(t, 1024, nil)
+		for _, off := range []uint32{0, 512} {
+			var b iscsi.BHS
+			data := pdu(&b, off)
+			r.send(r.frame(b, nil, data))
+		}
+		if err := r.up.End(t); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("ended with %v, want %s", err, says)
+		}
+	}
 }
 
 // Where Data-Ins may come in any order each may be inside the buffer, and all of

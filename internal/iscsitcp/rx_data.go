@@ -145,7 +145,7 @@ func (r *receiver) dataOut() error {
 		return bad("Data-Out for the tag %#08x has another task's tag", d.TTT())
 	case off < x.Offset || at < q.off || at-q.off > q.n || n > q.n-(at-q.off):
 		return bad("Data-Out of %d bytes at offset %d; %d bytes at %d were asked for", n, off, q.n, x.Offset+q.off)
-	case c.params.DataPDUInOrder && at != q.off+q.got, n > q.n-q.got:
+	case c.params.DataPDUInOrder && at != q.off+q.got:
 		return bad("Data-Out at offset %d, expected %d", off, x.Offset+q.off+q.got)
 	case d.DataSN() != q.dataSN:
 		return bad("Data-Out has DataSN %d, expected %d", d.DataSN(), q.dataSN)

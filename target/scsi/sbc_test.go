@@ -36,6 +36,11 @@ func TestVerify(t *testing.T) {
 	r.do(spc.AppendWrite(nil, 16, 8, false), same, 0).good()
 	r.do(spc.AppendVerify(nil, 16, 8, 3), data[:512], 0).good()
 	r.do(spc.AppendVerify(nil, 0, 8, 3), data[:512], 0).sense(spc.KeyMiscompare, spc.ASCMiscompare)
+	other := append([]byte(nil), data[:512]...)
+	other[3] ^= 1
+	if got := r.do(spc.AppendVerify(nil, 16, 8, 3), other, 0).sense(spc.KeyMiscompare, spc.ASCMiscompare); !got.sd.InfoValid || got.sd.Info != 3 {
+		t.Errorf("information %+v, want offset 3", got.sd)
+	}
 	r.do(spc.AppendWriteVerify(nil, 4, 4, 1), data[:2048], 0).good()
 	if got := r.do(spc.AppendRead(nil, 4, 4, false), nil, 2048).good(); !bytes.Equal(got.data, data[:2048]) {
 		t.Error("WRITE AND VERIFY has written other data")
@@ -153,6 +158,10 @@ func TestUnmap(t *testing.T) {
 	r.do(spc.AppendUnmap(nil, 7), make([]byte, 7), 0).illegal(spc.ASCParameterListLength)
 	b := spc.AppendUnmapList(nil, []spc.Range{{LBA: 1, Blocks: 1}})
 	r.do(spc.AppendUnmap(nil, uint16(len(b)-1)), b[:len(b)-1], 0).illegal(spc.ASCParameterListLength)
+	b = spc.AppendUnmapList(nil, []spc.Range{{LBA: 1, Blocks: 1}})
+	anchored := spc.AppendUnmap(nil, uint16(len(b)))
+	anchored[1] |= 1
+	r.do(anchored, b, 0).illegal(spc.ASCInvalidFieldInCDB)
 	many := make([]spc.Range, maxUnmapDescr+1)
 	b = spc.AppendUnmapList(nil, many)
 	r.do(spc.AppendUnmap(nil, uint16(len(b))), b, 0).illegal(spc.ASCInvalidFieldInParam)
@@ -183,11 +192,27 @@ func TestWriteSame(t *testing.T) {
 	if !allZero(read(4096, 904)) {
 		t.Error("WRITE SAME without Data-Out")
 	}
+	r.do(spc.AppendWriteSame16(nil, 0, 8, spc.FlagNDOB), block, 0).illegal(spc.ASCInvalidFieldInIU)
+	ten := []byte{0x41, 0, 0, 0, 0, 0, 0, 0, 8, 0} // WRITE SAME(10)
+	r.do(ten, block, 0).good()
+	ten[1] |= spc.FlagNDOB // reserved there
+	r.do(ten, block, 0).illegal(spc.ASCInvalidFieldInCDB)
 	r.do(spc.AppendWriteSame16(nil, 0, 0, 0), block, 0).illegal(spc.ASCInvalidFieldInCDB)
 	r.do(spc.AppendWriteSame16(nil, 0, 8, spc.FlagAnchor), block, 0).illegal(spc.ASCInvalidFieldInCDB)
 	r.do(spc.AppendWriteSame16(nil, 0, 8, 0), block[:100], 0).illegal(spc.ASCInvalidFieldInIU)
 	r.do(spc.AppendWriteSame16(nil, 0, 8, 0), fill(1024, 1), 0).illegal(spc.ASCInvalidFieldInIU)
 	r.do(spc.AppendWriteSame16(nil, 0, 8, 4), block, 0).illegal(spc.ASCInvalidFieldInCDB)
+}
+
+// TestEndOfMedium: the last block is there, the next one is not, and the sense data tell which
+// address was asked for.
+func TestEndOfMedium(t *testing.T) {
+	r := newRig(t, Config{})
+	end := r.dev.lookup(0).geo().Blocks
+	r.do(spc.AppendRead(nil, end-1, 1, false), nil, 512).good()
+	if got := r.do(spc.AppendRead(nil, end-1, 2, false), nil, 1024).illegal(spc.ASCLBAOutOfRange); !got.sd.InfoValid || got.sd.Info != end-1 {
+		t.Errorf("information %+v, want %d", got.sd, end-1)
+	}
 }
 
 func TestWriteProtected(t *testing.T) {

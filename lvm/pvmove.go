@@ -41,8 +41,9 @@ func (g *Group) Move(ctx context.Context, from vg.Range, only string, to []vg.Ra
 		left := toMove(g.md.group.VG, from, only)
 		if total == 0 {
 			if total = left; total == 0 {
+				path := devicePath(g.md.group, from.PV)
 				g.mu.Unlock()
-				return fmt.Errorf("no data to move on %s", from.PV)
+				return fmt.Errorf("no data to move on %s", path)
 			}
 		}
 		var n uint64
@@ -61,6 +62,16 @@ func (g *Group) Move(ctx context.Context, from vg.Range, only string, to []vg.Ra
 			progress(done, total)
 		}
 	}
+}
+
+// devicePath is where the physical volume of a name in the metadata lies.
+func devicePath(x *vg.Group, name string) string {
+	for _, pv := range x.VG.PVs {
+		if d := x.Disks[pv.ID]; pv.Name == name && d != nil {
+			return d.Path
+		}
+	}
+	return name
 }
 
 // overlap clips the extents of an area to the range.

@@ -63,7 +63,12 @@ type app struct {
 
 // Command returns the command "lvm" with all its subcommands.
 func Command(env Env) *cobra.Command {
-	root := &cobra.Command{Use: "lvm", Short: "Logical volumes in LVM2's format", SilenceUsage: true, SilenceErrors: true}
+	root := &cobra.Command{Use: "lvm", Short: "Logical volumes in LVM2's format", SilenceUsage: true, SilenceErrors: true,
+		Long: `The commands of lvm2, with its options, sizes and columns, in user space, and some of
+their own. Disks may be block devices or files; files have to be named, by --devices or
+by LVM_DEVICES. A command for a group that a running target serves is done by that
+target, through its admin socket (--socket). See docs/lvm.md.`}
+	exemplify(root)
 	a := &app{env: env}
 	f := root.PersistentFlags()
 	f.StringSliceVar(&a.devices, "devices", nil, "files and block devices to use (default $LVM_DEVICES, else all block devices)")
@@ -98,8 +103,17 @@ func (a *app) wrap(c *cobra.Command) {
 			return err
 		}
 		defer func() { err = errors.Join(err, a.close()) }()
-		return run(cmd, args)
+		return a.lookedAt(run(cmd, args))
 	}
+}
+
+// lookedAt adds to the error about a name that was not found that files are looked at only
+// where they are named.
+func (a *app) lookedAt(err error) error {
+	if len(a.devices) > 0 || a.env.Manager != nil || !errors.Is(err, vg.ErrNotFound) {
+		return err
+	}
+	return fmt.Errorf("%w; only block devices were looked at: name files by --devices or LVM_DEVICES", err)
 }
 
 // remote offers the command to a running target. Files named by --input and

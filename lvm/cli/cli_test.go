@@ -147,7 +147,40 @@ func TestErrors(t *testing.T) {
 	s.fails("unrecognised sort field", "lvs", "-O", "nonsense")
 	s.fails("is no snapshot", "lvconvert", "--merge", "vg0/lin")
 	s.fails("not activated by hand", "lvchange", "-ay", "vg0/lin")
-	s.fails("no physical volume", "pvmove", "/dev/null")
+	s.fails("physical volume /dev/null was not found", "pvmove", "/dev/null")
+	s.fails("no data to move on "+s.disks[1], "pvmove", s.disks[1])
+}
+
+// Devices are named in reports as in other commands: by any path that leads to them.
+func TestReportByRelativePath(t *testing.T) {
+	s := newShell(t)
+	s.group()
+	t.Chdir(filepath.Dir(s.disks[0]))
+	for _, report := range []string{"pvs", "pvdisplay"} {
+		for _, name := range []string{"b.img", "./b.img"} {
+			if out := s.run(report, name); !strings.Contains(out, s.disks[1]) || strings.Contains(out, s.disks[0]) {
+				t.Errorf("%s %s: %q", report, name, out)
+			}
+		}
+		s.fails("c.img not found", report, "c.img")
+	}
+}
+
+// Where nothing names files, what is in files is not found, and the error says how to name them.
+func TestFilesAreNamed(t *testing.T) {
+	missing := fmt.Errorf("volume group %q %w", "vg0", vg.ErrNotFound)
+	const want = "LVM_DEVICES"
+	if err := (&app{}).lookedAt(missing); !strings.Contains(err.Error(), want) || !errors.Is(err, vg.ErrNotFound) {
+		t.Errorf("%v, want %s in it", err, want)
+	}
+	for _, a := range []*app{{devices: []string{"a.img"}}, {env: Env{Manager: &lvm.Manager{}}}} {
+		if err := a.lookedAt(missing); err != missing {
+			t.Errorf("%v, want %v", err, missing)
+		}
+	}
+	if err := (&app{}).lookedAt(nil); err != nil {
+		t.Error(err)
+	}
 }
 
 // TestReportKinds: a report of groups becomes one of volumes or devices, and

@@ -8,6 +8,11 @@ import (
 
 // examples of each command, for its help. They follow one another.
 var examples = map[string]string{
+	"lvm": "truncate -s 20G disk0.img disk1.img\n" +
+		"export LVM_DEVICES=$PWD/disk0.img,$PWD/disk1.img\n" +
+		"iser-target lvm vgcreate vg0 disk0.img disk1.img\n" +
+		"iser-target lvm lvcreate -L 10g -n data vg0\n" +
+		"iser-target lvm lvs",
 	"pvcreate":     "iser-target lvm pvcreate --devices ./disk0.img,./disk1.img ./disk0.img ./disk1.img",
 	"pvremove":     "iser-target lvm pvremove ./disk1.img",
 	"pvresize":     "iser-target lvm pvresize ./disk0.img",
@@ -19,7 +24,7 @@ var examples = map[string]string{
 	"vgrename":     "iser-target lvm vgrename vg0 vg1",
 	"vgcfgbackup":  "iser-target lvm vgcfgbackup -f vg0.backup vg0",
 	"vgcfgrestore": "iser-target lvm vgcfgrestore -f vg0.backup vg0",
-	"lvcreate": "iser-target lvm lvcreate -L 10g -n data vg0                       # linear\n" +
+	"lvcreate": "iser-target lvm lvcreate -L 10g -n data vg0                         # linear\n" +
 		"iser-target lvm lvcreate -s -L 1g -n data-snap vg0/data             # a snapshot of it\n" +
 		"iser-target lvm lvcreate -T -L 100g vg0/pool                        # a thin pool\n" +
 		"iser-target lvm lvcreate -T -V 1t -n thin0 vg0/pool                 # a thin volume in it",

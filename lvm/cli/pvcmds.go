@@ -131,7 +131,7 @@ func (a pvCommands) ofPV(path string) (*lvm.Group, string, error) {
 			return g, abs, err
 		}
 	}
-	return nil, "", fmt.Errorf("%s is no physical volume of a volume group on the given devices", path)
+	return nil, "", fmt.Errorf("a volume group with the physical volume %s was %w", path, vg.ErrNotFound)
 }
 
 // pvresize takes the size of the device, or the one that was given.

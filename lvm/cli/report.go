@@ -3,6 +3,7 @@ package cli
 import (
 	"encoding/json"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"sort"
 	"strconv"
@@ -271,7 +272,7 @@ func (n *named) any(names ...string) bool {
 	ok := false
 	for _, name := range names {
 		for _, arg := range n.args {
-			if strings.TrimPrefix(arg, "/dev/") == strings.TrimPrefix(name, "/dev/") || strings.HasPrefix(arg, "@") && arg[1:] == name {
+			if strings.TrimPrefix(arg, "/dev/") == strings.TrimPrefix(name, "/dev/") || strings.HasPrefix(arg, "@") && arg[1:] == name || samePath(arg, name) {
 				n.found[arg], ok = true, true
 			}
 		}
@@ -279,11 +280,17 @@ func (n *named) any(names ...string) bool {
 	return ok
 }
 
+// samePath reports whether an argument is the path of a device, whose name is absolute.
+func samePath(arg, device string) bool {
+	abs, err := filepath.Abs(arg)
+	return err == nil && filepath.IsAbs(device) && abs == device
+}
+
 // missing is the error for an argument that no object was found for. A tag need not be anywhere.
 func (n *named) missing() error {
 	for _, arg := range n.args {
 		if !n.found[arg] && !strings.HasPrefix(arg, "@") {
-			return fmt.Errorf("%s not found", arg)
+			return fmt.Errorf("%s %w", arg, vg.ErrNotFound)
 		}
 	}
 	return nil

@@ -133,7 +133,7 @@ func (s *Scan) Find(name string) (*Group, error) {
 	if len(s.Broken) > 0 {
 		return nil, fmt.Errorf("volume group %q: %w", name, errors.Join(s.Broken...))
 	}
-	return nil, fmt.Errorf("volume group %q %w on the given devices", name, ErrNotFound)
+	return nil, fmt.Errorf("volume group %q %w", name, ErrNotFound)
 }
 
 // Disk returns the disk of a PV, or an error that names it.

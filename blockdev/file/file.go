@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -264,6 +265,9 @@ func openFile(cfg Config) (f *os.File, created bool, err error) {
 	if !errors.Is(err, os.ErrNotExist) || cfg.ReadOnly {
 		return f, false, err
 	}
+	if devicePath(cfg.Path) { // a file there would take memory, and be gone after a restart
+		return nil, false, fmt.Errorf("%w; there is no such device (lsblk), and no file is made in /dev", err)
+	}
 	if cfg.MustExist {
 		return nil, false, fmt.Errorf("%w, and it may not be created (create: true in a configuration)", err)
 	}
@@ -272,6 +276,16 @@ func openFile(cfg Config) (f *os.File, created bool, err error) {
 	}
 	f, err = os.OpenFile(cfg.Path, flags|os.O_CREATE|os.O_EXCL, 0o600)
 	return f, err == nil, err
+}
+
+// devicePath reports whether a path is that of a device. What is below /dev/shm and
+// /dev/hugepages is files.
+func devicePath(path string) bool {
+	abs, err := filepath.Abs(path)
+	if err != nil {
+		return false
+	}
+	return strings.HasPrefix(abs, "/dev/") && !strings.HasPrefix(abs, "/dev/shm/") && !strings.HasPrefix(abs, "/dev/hugepages/")
 }
 
 // syncFolder makes the entry of a new file durable: what is flushed into the

@@ -200,7 +200,7 @@ the target.`,
 			total = n
 			info := s.lun.Info()
 			if over := n % int64(info.BlockSize); over != 0 && !f.pad {
-				return unpadded(over, int64(info.BlockSize), n)
+				return usage("%s is %d bytes long, no multiple of the volume's block size, %d; --pad fills the last block up with zeroes", a[1], n, info.BlockSize)
 			}
 			if room := info.Size - s.off; n > room {
 				return fmt.Errorf("%s is longer (%d bytes) than the volume from %d on (%d bytes); --length says how much to write", a[1], n, s.off, room)
@@ -267,7 +267,7 @@ where the first difference is. Without --length the length of FILE counts.`,
 				s.length += bs - s.length%bs
 			}
 			if s.length > info.Size-s.off {
-				return &codedError{exitDiffer, fmt.Errorf("the file is longer (%d bytes) than the volume from %d on (%d bytes)", n, s.off, info.Size-s.off)}
+				return &codedError{exitDiffer, fmt.Errorf("%s is longer (%d bytes) than the volume from %d on (%d bytes)", a[1], n, s.off, info.Size-s.off)}
 			}
 		}
 		s.prog = startProgress("verified", s.length, !f.quiet && !f.json)

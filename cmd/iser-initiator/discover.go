@@ -42,7 +42,7 @@ default, 4420 over RDMA) and print it as "nvme discover" does, with --json as "n
 A path in the URL is the NQN of a discovery service that has one of its own. With --follow the
 services that this one refers to are asked as well, and those that they refer to.`,
 		Example: `  iser-initiator discover 127.0.0.1
-  iser-initiator discover iscsi://[::1]:3260 --json
+  iser-initiator discover 'iscsi://[::1]:3260' --json
   iser-initiator discover nvme+tcp://127.0.0.1:3260 --json
   iser-initiator discover nvme+tcp://10.0.0.7 --follow --urls   # of all nodes that it refers to
   iser-initiator discover 10.0.0.7 --urls --here   # what to give to the other commands, behind NAT`,

@@ -64,11 +64,18 @@ func usage(format string, args ...any) error {
 	return &codedError{exitUsage, fmt.Errorf(format, args...)}
 }
 
-// advice is what to do about a connection that nobody took.
+// advice is what to do about a connection that could not be made.
 func advice(err error) string {
 	var wrong *initiator.WrongProtocolError
 	var other *nvmf.WrongTransportError
-	if !errors.Is(err, syscall.ECONNREFUSED) || errors.As(err, &wrong) || errors.As(err, &other) { // which say what there is instead
+	switch {
+	case errors.As(err, &wrong), errors.As(err, &other): // which say what there is instead
+		return ""
+	case errors.Is(err, syscall.ENETUNREACH), errors.Is(err, syscall.EHOSTUNREACH):
+		return "; this machine has no way to that address: is it the target's (ip route get ADDRESS)?"
+	case errors.Is(err, syscall.ECONNRESET) && errors.Is(err, blockio.ErrNoConnection):
+		return "; the other end closed the connection without an answer, as a portal does that requires TLS or leaves this transport out: the target's log says why"
+	case !errors.Is(err, syscall.ECONNREFUSED):
 		return ""
 	}
 	const refused = "; nothing listens there: is the server running, at this address and port?"

@@ -68,7 +68,7 @@ func infoCommand() *cobra.Command {
 		Long:  "Log in, and show who the volume says it is, its size and abilities, and what\nwas negotiated.",
 		Example: `  iser-initiator info iser://127.0.0.1/iqn.2026-11.softiser:demo/0
   iser-initiator info iser://127.0.0.1/iqn.2026-11.softiser:demo/0 --all-portals
-  ISER_CHAP_USER=joe ISER_CHAP_SECRET=… iser-initiator info iscsi://[fd00::7]/iqn.2026-11.softiser:demo/0 --json`,
+  ISER_CHAP_USER=joe ISER_CHAP_SECRET=… iser-initiator info 'iscsi://[fd00::7]/iqn.2026-11.softiser:demo/0' --json`,
 		Args: cobra.ExactArgs(1),
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")

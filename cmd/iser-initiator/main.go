@@ -102,6 +102,6 @@ func root() *cobra.Command {
 		RunE:          func(cmd *cobra.Command, args []string) error { return cmd.Help() },
 	}
 	cmd.SetFlagErrorFunc(callerr.FlagError)
-	cmd.AddCommand(discoverCommand(), infoCommand(), readCommand(), writeCommand(), verifyCommand(), reserveCommand(), doctorCommand(), bench.Command(), attach.Command(version), rdmatools.Command())
+	cmd.AddCommand(discoverCommand(), infoCommand(), readCommand(), writeCommand(), verifyCommand(), reserveCommand(), doctorCommand(), bench.Command(), attach.Command(version, advice), rdmatools.Command())
 	return cmd
 }

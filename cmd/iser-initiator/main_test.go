@@ -180,7 +180,7 @@ func TestCopyCommands(t *testing.T) {
 	}
 	for _, scheme := range []string{"iser", "iscsi"} {
 		url := scheme + "://" + addr + "/" + testIQN + "/0"
-		if _, errs, code := run(t, "write", url, in); code != exitError || !strings.Contains(errs, "--pad") {
+		if _, errs, code := run(t, "write", url, in); code != exitUsage || !strings.Contains(errs, in) || !strings.Contains(errs, "--pad") {
 			t.Errorf("a file that ends inside a block: %d %s", code, errs)
 		}
 		before := make([]byte, size)
@@ -468,6 +468,26 @@ func TestRefusedAdvice(t *testing.T) {
 		got := advice(err)
 		if !strings.Contains(got, "nothing listens there") || want == "" && strings.Contains(got, "NVMe") || !strings.Contains(got, want) {
 			t.Errorf("%d: %q", port, got)
+		}
+	}
+}
+
+// A connection that is reset before an answer, and an address without a way to it, get advice; one that
+// was lost later does not.
+func TestConnectionAdvice(t *testing.T) {
+	op := func(err error) error { return &net.OpError{Op: "read", Err: err} }
+	for _, c := range []struct {
+		err  error
+		want string
+	}{
+		{blockio.NoConnection(op(syscall.ECONNRESET)), "requires TLS"},
+		{op(syscall.ECONNRESET), ""},
+		{blockio.NoConnection(op(syscall.ENETUNREACH)), "no way to that address"},
+		{blockio.NoConnection(op(syscall.EHOSTUNREACH)), "no way to that address"},
+		{&initiator.WrongProtocolError{Address: "127.0.0.1:3260", Err: syscall.ECONNRESET}, ""},
+	} {
+		if got := advice(c.err); !strings.Contains(got, c.want) || c.want == "" && got != "" {
+			t.Errorf("%v: %q, want %q", c.err, got, c.want)
 		}
 	}
 }

@@ -46,6 +46,7 @@ func reserveCommand() *cobra.Command {
 		Example: `  iser-initiator reserve report   iser://127.0.0.1/iqn.2026-11.softiser:demo/0
   iser-initiator reserve register iser://127.0.0.1/iqn.2026-11.softiser:demo/0 --isid 80a1b2c30000 --new-key 0xabc
   iser-initiator reserve acquire  iser://127.0.0.1/iqn.2026-11.softiser:demo/0 --isid 80a1b2c30000 --key 0xabc --type write-exclusive
+  iser-initiator reserve register nvme+tcp://127.0.0.1:3260/nqn.2026-11.softiser:demo/1 --new-key 0xdef
   iser-initiator reserve preempt  nvme+tcp://127.0.0.1:3260/nqn.2026-11.softiser:demo/1 --key 0xdef --victim 0xabc --type exclusive-access --abort`,
 	}
 	cmd.AddCommand(reportCommand())
@@ -209,7 +210,7 @@ func withReserver(ctx context.Context, opts *connflags.Options, url string, chan
 	}
 	err = f(r)
 	if errors.Is(err, blockio.ErrReservation) {
-		return &codedError{exitConflict, err}
+		return &codedError{exitConflict, fmt.Errorf("%w; or we are not registered with this key: reserve report shows who is", err)}
 	}
 	return err
 }

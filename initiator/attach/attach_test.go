@@ -585,7 +585,7 @@ func TestCommandErrors(t *testing.T) {
 		{[]string{"--detach", ""}, "name its URL, device or socket"},
 		{[]string{"--upgrade", ""}, "name its URL, device or socket"},
 	} {
-		cmd := Command("test")
+		cmd := Command("test", func(error) string { return "" })
 		cmd.SetArgs(tc.args)
 		var out bytes.Buffer
 		cmd.SetOut(&out)
@@ -604,7 +604,7 @@ func TestCommandErrors(t *testing.T) {
 		{[]string{"--detach", "--run-dir", dir, "iser://h/iqn.2026-11.x:y/0"}, "is not attached; attached in " + dir + ": nothing"},
 		{[]string{"--detach", "--json", "--run-dir", dir, "iser://h/iqn.2026-11.x:y/0"}, `"detached": false`},
 	} {
-		cmd := Command("test")
+		cmd := Command("test", func(error) string { return "" })
 		cmd.SetArgs(tc.args)
 		var out bytes.Buffer
 		cmd.SetOut(&out)

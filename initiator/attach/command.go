@@ -71,6 +71,7 @@ type command struct {
 	opt      Options
 	conn     *connflags.Options
 	version  string
+	advice   func(error) string
 	detach   bool
 	upgrade  bool
 	binary   string
@@ -85,9 +86,10 @@ type command struct {
 	timeout  time.Duration
 }
 
-// Command returns "attach" for the command tree of iser-initiator, which has that version.
-func Command(version string) *cobra.Command {
-	c := &command{version: version}
+// Command returns "attach" for the command tree of iser-initiator, which has that version and
+// adds advice to the error of a connection.
+func Command(version string, advice func(error) string) *cobra.Command {
+	c := &command{version: version, advice: advice}
 	cmd := &cobra.Command{
 		Use:     "attach URL | attach --detach|--upgrade URL|DEVICE|SOCKET | attach --list",
 		Short:   "Make a volume a local block device (NBD, ublk)",
@@ -174,7 +176,11 @@ func (c *command) run(cmd *cobra.Command, args []string) error {
 		return c.print(out, rec)
 	}
 	err = c.serve(cmd.Context(), out, cmd.ErrOrStderr(), args[0], pipe)
-	report(pipe, nil, err) // no effect after success: the pipe is closed by then
+	told := err
+	if err != nil { // the parent has the text alone
+		told = errors.New(err.Error() + c.advice(err))
+	}
+	report(pipe, nil, told) // no effect after success: the pipe is closed by then
 	return err
 }
 

@@ -182,7 +182,7 @@ func TestDaemonReportsFailure(t *testing.T) {
 	nobody.Close()
 	for _, daemon := range []string{"--daemon=true", "--daemon=false"} {
 		out, err := exec.Command(initiatorBin, "attach", daemon, "--run-dir", dir, "--login-timeout=2s", "iser://"+nobody.Addr().String()+"/iqn.2026-11.x:y/0").CombinedOutput()
-		if err == nil || !strings.Contains(string(out), "refused") {
+		if err == nil || !strings.Contains(string(out), "refused; nothing listens there") {
 			t.Errorf("%s: %v: %s", daemon, err, out)
 		}
 	}

@@ -63,14 +63,14 @@ func runDirOf(uid int) string {
 // makeRunDir creates the run directory; somebody else's is not used.
 func makeRunDir(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fmt.Errorf("run directory: %w (set ISER_RUN_DIR)", err)
+		return fmt.Errorf("run directory: %w (name another with --run-dir or ISER_RUN_DIR)", err)
 	}
 	st, err := os.Lstat(dir)
 	if err != nil {
 		return fmt.Errorf("run directory: %w", err)
 	}
 	if sys, ok := st.Sys().(*syscall.Stat_t); !st.IsDir() || ok && int(sys.Uid) != os.Geteuid() {
-		return fmt.Errorf("run directory %s belongs to somebody else (set ISER_RUN_DIR)", dir)
+		return fmt.Errorf("run directory %s belongs to somebody else (name another with --run-dir or ISER_RUN_DIR)", dir)
 	}
 	return nil
 }

@@ -16,7 +16,7 @@ import (
 const ControlPath = "/dev/ublk-control"
 
 // ErrNoDriver says that this kernel cannot make block devices out of ublk.
-var ErrNoDriver = errors.New("ublk: there is no /dev/ublk-control (modprobe ublk_drv, kernel 6.1 or later with CONFIG_BLK_DEV_UBLK; without it use --device /dev/nbd or the unix socket)")
+var ErrNoDriver = errors.New("ublk: there is no /dev/ublk-control (modprobe ublk_drv, kernel 6.1 or later with CONFIG_BLK_DEV_UBLK; without it use --device /dev/nbdN or the unix socket)")
 
 // controller is an open control device. Its commands run one at a time.
 type controller struct {

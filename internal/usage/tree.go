@@ -91,7 +91,7 @@ var flagTexts = []struct {
 	{regexp.MustCompile(`^required flag\(s\) (.*) not set$`), "%s is missing"},
 	{regexp.MustCompile(`^at least one of the flags in the group \[(.*)\] is required$`), "one of %s is missing"},
 	{regexp.MustCompile(`^if any flags in the group \[.*\] are set none of the others can be; \[(.*)\] were all set$`), "%s exclude each other"},
-	{regexp.MustCompile(`^if any flags in the group \[.*\] are set they must all be set; missing \[(.*)\]$`), "%s is missing, which belongs to what is given"},
+	{regexp.MustCompile(`^if any flags in the group \[.*\] are set they must all be set; missing \[(.*)\]$`), "%s is missing, without which the others mean nothing"},
 }
 
 // plainly says what cobra says of flags in the form in which they are typed.
@@ -102,7 +102,11 @@ func plainly(text string) string {
 			for _, n := range strings.FieldsFunc(m[1], func(r rune) bool { return strings.ContainsRune(`", `, r) }) {
 				names = append(names, "--"+n)
 			}
-			return fmt.Sprintf(t.told, strings.Join(names, ", "))
+			told := t.told
+			if rest, ok := strings.CutPrefix(told, "%s is"); ok && len(names) > 1 {
+				told = "%s are" + rest
+			}
+			return fmt.Sprintf(told, strings.Join(names, ", "))
 		}
 	}
 	return text

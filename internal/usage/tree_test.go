@@ -71,13 +71,19 @@ type ownWords struct{ kind }
 
 func (ownWords) Set(string) error { return errors.New("own words") }
 
+func TestSeveralMissing(t *testing.T) {
+	if got, want := plainly(`required flag(s) "key", "type" not set`), "--key, --type are missing"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
 // What is wrong with flags together is said in the form in which they are typed.
 func TestFlagsTogether(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
 		{"", "--need is missing; see p leaf --help"},
 		{"--need 1", "one of --one, --other is missing; see"},
 		{"--need 1 --one 1 --other 1", "--one, --other exclude each other; see"},
-		{"--need 1 --one 1 --from 1", "--to is missing, which belongs to what is given; see"},
+		{"--need 1 --one 1 --from 1", "--to is missing, without which the others mean nothing; see"},
 		{"--need 1 --one 1", ""},
 	} {
 		root := &cobra.Command{Use: "p", SilenceErrors: true, SilenceUsage: true}

@@ -39,7 +39,7 @@ var loginStatuses = map[LoginStatus]struct{ name, advice string }{
 	LoginMovedPermanently:   {"target moved permanently", "log in at the address that came with it and store it"},
 	LoginInitiatorFailure:   {"initiator error", "the target's log says which key or field it did not accept"},
 	LoginAuthFailure:        {"authentication failure", "check user name, secret, CHAP algorithm and whether the target asks for CHAP at all"},
-	LoginForbidden:          {"authorization failure", "the target's access list does not admit this initiator name or address"},
+	LoginForbidden:          {"authorization failure", "the target's access list does not admit this initiator name, address or certificate"},
 	LoginNotFound:           {"target not found", "check the target name, and whether the target's access list admits this initiator name and address; discovery lists what this initiator may use"},
 	LoginTargetRemoved:      {"target removed", "it will not come back at this address"},
 	LoginBadVersion:         {"unsupported version", "the two ends share no iSCSI version"},

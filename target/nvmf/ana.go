@@ -64,11 +64,13 @@ func (f *Frontend) SetAccessState(nqn string, nsid uint32, group uint16, s volum
 	if n == nil {
 		return fmt.Errorf("nvmf: subsystem %s has no namespace %d", nqn, nsid)
 	}
+	var there []uint16
 	for _, p := range f.cfg.Portals {
 		if p.Config().Group == group {
 			n.vol.SetPath(group, s)
 			return nil
 		}
+		there = append(there, p.Config().Group)
 	}
-	return fmt.Errorf("nvmf: there is no portal of group %d", group)
+	return fmt.Errorf("nvmf: there is no portal of group %d; there are %v", group, there)
 }

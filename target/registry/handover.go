@@ -257,7 +257,7 @@ func (r *Registry) CheckHanded(all []Handed) error {
 		}
 		for _, p := range h.Places {
 			if r.volumeAt(p) != h.Name {
-				errs = append(errs, fmt.Errorf("volume %s is served at %d of %s, and not so in the configuration of the new process: reload, or put it there", h.Name, p.ID, p.Node))
+				errs = append(errs, fmt.Errorf("volume %s is served at %d of %s, and not so in the configuration of the new process: put it there; or end it by reload, lun remove or namespace remove", h.Name, p.ID, p.Node))
 			}
 		}
 	}

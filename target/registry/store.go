@@ -9,6 +9,7 @@ import (
 	"syscall"
 
 	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
 
 	"softiser/blockdev"
 	"softiser/blockdev/open"
@@ -128,17 +129,20 @@ func openDevice(v config.Volume, handed *blockdev.Opened, pool *blockdev.Pool, l
 	}
 	dev, err := open.Open(s)
 	if err != nil {
-		hint := ""
-		if !v.ReadOnly && (errors.Is(err, syscall.EROFS) || errors.Is(err, fs.ErrPermission)) && exists(v.Path) {
-			hint = "; with read_only: true (or ,ro) it is served without writing to it"
-		}
-		return nil, fmt.Errorf("%w%s", err, hint)
+		return nil, fmt.Errorf("%w%s", err, hintAt(err, v.ReadOnly, unix.Access(v.Path, unix.R_OK)))
 	}
 	return dev, nil
 }
 
-// exists reports whether there is anything at a path that could be opened.
-func exists(path string) bool {
-	_, err := os.Stat(path)
-	return !errors.Is(err, fs.ErrNotExist)
+// hintAt says what to do about a file that may not be opened. unreadable is why it cannot be
+// read either; nil: it can.
+func hintAt(err error, readOnly bool, unreadable error) string {
+	denied := errors.Is(err, fs.ErrPermission)
+	switch {
+	case unreadable == nil && !readOnly && (denied || errors.Is(err, syscall.EROFS)):
+		return "; with read_only: true (or ,ro) it is served without writing to it"
+	case denied && errors.Is(unreadable, fs.ErrPermission):
+		return fmt.Sprintf("; iser-target runs as user %d, who may not read it (chown, chmod)", os.Geteuid())
+	}
+	return ""
 }

@@ -285,3 +285,11 @@ func (lu *LU) AccessStates() map[uint16]AccessState {
 	}
 	return m
 }
+
+// numbers are those of the groups of this node.
+func (a *alua) numbers() (ids []uint16) {
+	for _, g := range a.groups {
+		ids = append(ids, g.id)
+	}
+	return ids
+}

@@ -239,7 +239,7 @@ func (d *Device) SetAccessState(lun, group uint16, s AccessState) error {
 	case lu == nil:
 		return fmt.Errorf("target %s has no LUN %d", d.cfg.Name, lun)
 	case g == nil:
-		return fmt.Errorf("target %s has no target port group %d", d.cfg.Name, group)
+		return fmt.Errorf("target %s has no target port group %d; there are %v", d.cfg.Name, group, d.alua.numbers())
 	case !initial(s) && s != Transitioning:
 		return fmt.Errorf("target %s: %v is not an access state", d.cfg.Name, s)
 	}

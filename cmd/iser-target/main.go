@@ -42,7 +42,8 @@ func newRoot() *cobra.Command {
 		Use:   "iser-target",
 		Short: "Block storage over RDMA without RDMA hardware",
 		Long:  rootHelp,
-		Example: `  iser-target serve --export disk0=./disk0.img,size=1GiB
+		Example: `  iser-target serve --export disk0=./disk0.img,size=1GiB --socket ./admin.sock
+  iser-target status --socket ./admin.sock
   iser-target check --config /etc/softiser/iser-target.yaml
   iser-target status`,
 		Version:       version,

@@ -127,7 +127,7 @@ func lunCommand() *cobra.Command {
 	s.add(cmd)
 	add := lunPlace.adds(&s, &cobra.Command{
 		Use: "add IQN LUN NAME[=VOLUME]", Short: "Add a LUN; logged-in initiators are told",
-		Long:    "Add a LUN; logged-in initiators are told. NAME=VOLUME is as in serve --export; NAME alone\nis a volume that is configured, or served by another target already: then both serve it,\nas one disk. It lasts as long as the target runs; what is to come back belongs into the\nconfiguration file (see reload).",
+		Long:    "Add a LUN; logged-in initiators are told. NAME=VOLUME is as in serve --export; NAME alone\nis a volume that is configured, or served by another target already: then both serve it,\nas one disk. It lasts as long as the target runs; what is to come back belongs in the\nconfiguration file (see reload).",
 		Example: "  iser-target lun add iqn.2026-11.softiser:disk0 1 scratch=memory,size=1GiB\n  iser-target lun add iqn.2026-11.softiser:disk0 2 more=./more.img,size=10GiB\n  iser-target lun add iqn.2026-11.softiser:other 0 disk0",
 	})
 	remove := lunPlace.removes(&s, &cobra.Command{
@@ -182,7 +182,7 @@ func namespaceCommand() *cobra.Command {
 	s.add(cmd)
 	add := namespacePlace.adds(&s, &cobra.Command{
 		Use: "add NQN NSID NAME[=VOLUME]", Short: "Add a namespace; connected hosts are told",
-		Long:    "Add a namespace to a subsystem; connected hosts are told. NAME=VOLUME is as in serve\n--export; NAME alone is a volume that is configured, or served already, as a LUN or as a\nnamespace elsewhere: then all serve it, as one disk. It lasts as long as the target runs;\nwhat is to come back belongs into the configuration file (see reload).",
+		Long:    "Add a namespace to a subsystem; connected hosts are told. NAME=VOLUME is as in serve\n--export; NAME alone is a volume that is configured, or served already, as a LUN or as a\nnamespace elsewhere: then all serve it, as one disk. It lasts as long as the target runs;\nwhat is to come back belongs in the configuration file (see reload).",
 		Example: "  iser-target namespace add nqn.2026-11.softiser:disk0 2 scratch=memory,size=1GiB\n  iser-target namespace add nqn.2026-11.softiser:disk0 3 disk1",
 	})
 	remove := namespacePlace.removes(&s, &cobra.Command{

@@ -19,6 +19,13 @@ func statusCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show targets, subsystems, volumes, sessions and controllers of a running iser-target",
+		Long: `Shows what a running iser-target serves, what it does not serve and why, and who uses it.
+
+Of a portal, ACCEPTED is how many connections it has taken. Of these GARBAGE spoke no
+protocol of ours, SILENT were gone or timed out before their first bytes, and EVICTED were
+closed before a login to make room for others. PLACES of a volume is how many LUNs and
+namespaces it has. P50 and P99 are the median and the 99th percentile of latency, rounded
+up to the next step of a histogram. --json has all counters; names end with their unit.`,
 		Example: `  iser-target status
   iser-target status --socket /run/softiser/iser-target.sock --json | jq '.sessions[].read_latency.p99_ns'`,
 		Args: exactly(0),

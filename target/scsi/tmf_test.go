@@ -425,7 +425,7 @@ func TestAccessStates(t *testing.T) {
 		r.on(a, 0, tur, nil, 0).sense(spc.KeyNotReady, c.asc)
 		r.on(a, 0, spc.AppendReportTargetPortGroups(nil, false, 256), nil, 256).good()
 	}
-	if err := r.dev.SetAccessState(0, 5, Standby); err == nil || !strings.Contains(err.Error(), "there are [1]") {
+	if err := r.dev.SetAccessState(0, 5, Standby); err == nil || !strings.Contains(err.Error(), "there are [1 2]") {
 		t.Errorf("a group that does not exist: %v", err)
 	}
 	if err := r.dev.SetAccessState(3, 1, Standby); err == nil {

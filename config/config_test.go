@@ -345,7 +345,7 @@ func TestMistypedEnvironment(t *testing.T) {
 	for _, c := range []struct{ name, want string }{
 		{"SOFTISER_LIMITS_SESIONS", `did you mean "SOFTISER_LIMITS_SESSIONS"?`},
 		{"SOFTISER_LIMIT_SESSIONS", `did you mean "SOFTISER_LIMITS_SESSIONS"?`},
-		{"SOFTISER_PORTALS", "overrides nothing"},
+		{"SOFTISER_PORTALS", "overrides nothing; with this prefix"},
 		{"SOFTISER_ADMIN_SOKCET", `did you mean "SOFTISER_ADMIN_SOCKET"?`},
 		{"SOFTISER_TEST_SECRET", ""}, // named by the file
 		{"SOFTISER_ALICE", ""},       // likewise

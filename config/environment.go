@@ -25,7 +25,11 @@ func (c *Config) checkEnv(r *report) {
 	})
 	for _, name := range environment() {
 		if !slices.Contains(known, name) {
-			r.found = append(r.found, &Problem{Key: name, Text: "this environment variable overrides nothing" + didYouMean(name, known)})
+			hint := didYouMean(name, known)
+			if hint == "" {
+				hint = "; with this prefix it has to name a setting, as SOFTISER_TRANSPORT_CRC names transport.crc: unset it, or call it otherwise"
+			}
+			r.found = append(r.found, &Problem{Key: name, Text: "this environment variable overrides nothing" + hint})
 		}
 	}
 }

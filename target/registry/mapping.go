@@ -57,7 +57,7 @@ func (m *mapping) addAll(cfg *config.Config, want func(config.Volume) bool) (con
 	for _, t := range cfg.Targets {
 		for _, l := range t.LUNs {
 			one(place{t.IQN, uint32(l.LUN)}, l.Volume, func(v config.Volume) error { return m.addLUN(ctx, t.IQN, l, v) }, func(err error) {
-				m.log.Error("a LUN is not served; the others are", zap.String("target", t.IQN), zap.Int("lun", l.LUN),
+				m.log.Error("a LUN is not served", zap.String("target", t.IQN), zap.Int("lun", l.LUN),
 					zap.String("volume", l.Volume), zap.Error(err))
 			})
 		}
@@ -65,7 +65,7 @@ func (m *mapping) addAll(cfg *config.Config, want func(config.Volume) bool) (con
 	for _, s := range cfg.Subsystems {
 		for _, n := range s.Namespaces {
 			one(place{s.NQN, uint32(n.NSID)}, n.Volume, func(v config.Volume) error { return m.addNamespace(ctx, s.NQN, n, v) }, func(err error) {
-				m.log.Error("a namespace is not served; the others are", zap.String("subsystem", s.NQN), zap.Int("nsid", n.NSID),
+				m.log.Error("a namespace is not served", zap.String("subsystem", s.NQN), zap.Int("nsid", n.NSID),
 					zap.String("volume", n.Volume), zap.Error(err))
 			})
 		}

@@ -9,7 +9,6 @@ import (
 	"syscall"
 
 	"go.uber.org/zap"
-	"golang.org/x/sys/unix"
 
 	"softiser/blockdev"
 	"softiser/blockdev/open"
@@ -129,10 +128,13 @@ func openDevice(v config.Volume, handed *blockdev.Opened, pool *blockdev.Pool, l
 	}
 	dev, err := open.Open(s)
 	if err != nil {
-		return nil, fmt.Errorf("%w%s", err, hintAt(err, v.ReadOnly, unix.Access(v.Path, unix.R_OK)))
+		return nil, fmt.Errorf("%w%s", err, hintAt(err, v.ReadOnly, syscall.Access(v.Path, readOK)))
 	}
 	return dev, nil
 }
+
+// readOK is R_OK of access(2).
+const readOK = 4
 
 // hintAt says what to do about a file that may not be opened. unreadable is why it cannot be
 // read either; nil: it can.

@@ -36,6 +36,10 @@ func Load(text []byte) (*VG, error) {
 		return nil, fmt.Errorf("%w: %d volume groups in one text", ErrSyntax, len(subs))
 	}
 	vg := &VG{root: root, sec: subs[0], Name: subs[0].Name}
+	// Files are called like groups, and what people and scripts read is full of names.
+	if err := CheckName(vg.Name); err != nil {
+		return nil, fmt.Errorf("%w: volume group: %w", ErrSyntax, err)
+	}
 	if err := vg.load(); err != nil {
 		return nil, fmt.Errorf("volume group %q: %w", vg.Name, err)
 	}
@@ -169,6 +173,9 @@ func (vg *VG) load() error {
 }
 
 func loadLV(l *Section) (*LV, error) {
+	if err := CheckName(l.Name); err != nil {
+		return nil, fmt.Errorf("%w: logical volume: %w", ErrSyntax, err)
+	}
 	r := &reader{s: l}
 	lv := &LV{Name: l.Name, sec: l, ID: r.uuid("id"), Status: r.words("status"), Flags: r.words("flags"),
 		Tags: r.words("tags"), Alloc: r.str("allocation_policy"), Created: int64(r.num("creation_time", false)), Host: r.str("creation_host")}

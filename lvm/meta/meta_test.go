@@ -177,6 +177,9 @@ func TestErrors(t *testing.T) {
 		"version":         {"version = 1", "version = 2"},
 		"nested list":     {"flags = []", "flags = [[]]"},
 		"open string":     {"format = \"lvm2\"", "format = \"lvm2"},
+		"group's path":    {"vg0 {", "../../vg0 {"},
+		"group's name":    {"vg0 {", "vg0\x1bc {"},
+		"volume's name":   {"lin {", "-lin {"},
 	} {
 		bad := strings.Replace(base, sub[0], sub[1], 1)
 		if bad == base {

@@ -24,7 +24,7 @@ import "errors"
 
 // Limits of the parser: a text comes from a disk that anybody may have written.
 const (
-	maxText  = 64 << 20
+	MaxText  = 64 << 20
 	maxDepth = 16
 )
 

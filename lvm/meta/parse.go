@@ -7,7 +7,7 @@ import (
 
 // Parse reads a text. A closing NUL, as on disk, is ignored.
 func Parse(text []byte) (*Section, error) {
-	if len(text) > maxText {
+	if len(text) > MaxText {
 		return nil, fmt.Errorf("%w: text of %d bytes", ErrSyntax, len(text))
 	}
 	p := &parser{s: strings.TrimRight(string(text), "\x00"), line: 1}

@@ -57,6 +57,28 @@ func TestAreaBounds(t *testing.T) {
 	}
 }
 
+// TestHugeText: a header that names a text as large as its disk takes no memory for it.
+func TestHugeText(t *testing.T) {
+	const size = 1 << 50
+	dev := lvmtest.New(size)
+	l := ondisk.Label{Sector: 1, UUID: ondisk.NewUUID(), DevSize: size, Data: []ondisk.Area{{Offset: 1 << 20}}, Meta: []ondisk.Area{{Offset: 4096, Size: size - 4096}}}
+	sector, err := l.Append(nil)
+	if err == nil {
+		_, err = dev.WriteAt(sector, 512)
+	}
+	h := ondisk.MDAHeader{Start: 4096, Size: size - 4096, Committed: ondisk.Locn{Offset: 512, Size: size - 8192}}
+	if err == nil {
+		_, err = dev.WriteAt(h.Append(nil), 4096)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := NewDisk("d", dev)
+	if err != nil || d.Areas[0].Err == nil || !strings.Contains(d.Areas[0].Err.Error(), "are not read") {
+		t.Errorf("%v, %+v", err, d.Areas)
+	}
+}
+
 // TestTextChecksum: a text in which a digit has changed is well-formed, and damaged.
 func TestTextChecksum(t *testing.T) {
 	c := testConfig(t)

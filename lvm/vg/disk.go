@@ -124,6 +124,9 @@ func (a *Area) read() error {
 	if c.Offset == 0 || c.Size == 0 || a.Ignored() {
 		return nil
 	}
+	if c.Size > meta.MaxText {
+		return fmt.Errorf("%s: metadata text of %d bytes: more than %d are not read", a.Disk.Path, c.Size, meta.MaxText)
+	}
 	text := make([]byte, c.Size)
 	p, q := h.Split(c.Offset, c.Size)
 	err = a.Disk.readAt(text[:p.Size], int64(p.Offset))

@@ -2,7 +2,9 @@ package stream
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"errors"
+	"hash/crc32"
 	"io"
 	"math/rand/v2"
 	"testing"
@@ -121,16 +123,68 @@ func TestDamage(t *testing.T) {
 	}
 }
 
+// FuzzImport imports streams whose checksums are right. Of the input each record has
+// type | offset 2 | length 2 | length of the payload 2 | payload.
 func FuzzImport(f *testing.F) {
-	_, d := content(5)
-	var b bytes.Buffer
-	Export(&b, d, Header{Size: 65536}, []Extent{{Off: 0, Len: 4096, Data: true}, {Off: 8192, Len: 4096}}, nil)
-	f.Add(b.Bytes())
-	f.Fuzz(func(t *testing.T, b []byte) {
+	rec := func(typ byte, off, n int, p string) string {
+		b := append([]byte{typ}, byte(off), byte(off>>8), byte(n), byte(n>>8), byte(len(p)), byte(len(p)>>8))
+		return string(b) + p
+	}
+	const header = `{"volume":"v","id":"x","size":65536}`
+	block := string(bytes.Repeat([]byte{7}, 512))
+	f.Add([]byte(header), []byte(rec('D', 0, 512, block)+rec('Z', 512, 4096, "")), true, true)
+	f.Add([]byte(header), []byte(rec('Z', 0, 512, "")+rec('D', 0, 512, block)), true, false)
+	f.Add([]byte(`{"size":65536,"start":32768}`), []byte(rec('D', 32768, 512, block)), false, true)
+	f.Add([]byte(`{"size":65536}`), []byte(rec('D', 65535, 513, block)+rec('X', 0, 0, "")), true, true)
+	f.Fuzz(func(t *testing.T, header, in []byte, numbered, ends bool) {
+		m, data := magic, int64(0)
+		if !numbered {
+			m = magic1
+		}
+		b := le.AppendUint32([]byte(m), uint32(len(header)))
+		b = append(b, header...)
+		b = le.AppendUint32(b, crc32.Checksum(b[len(m):], castagnoli))
+		sum := sha256.New()
+		put := func(n uint64, typ byte, off, size int64, p []byte) {
+			at := len(b)
+			b = append(b, typ)
+			if numbered {
+				b = le.AppendUint64(b, n)
+			}
+			b = le.AppendUint64(le.AppendUint64(b, uint64(off)), uint64(size))
+			b = le.AppendUint32(b, crc32.Checksum(b[at:], castagnoli))
+			if typ != 'E' {
+				sum.Write(b[at:])
+			}
+			if typ != 'Z' {
+				sum.Write(p)
+				b = le.AppendUint32(append(b, p...), crc32.Checksum(p, castagnoli))
+			}
+		}
+		n := uint64(0)
+		for ; len(in) >= 7; n++ {
+			p := in[7:min(len(in), 7+int(le.Uint16(in[5:])))]
+			put(n, in[0], int64(le.Uint16(in[1:])), int64(le.Uint16(in[3:])), p)
+			if in[0] == 'D' {
+				data += int64(le.Uint16(in[3:]))
+			}
+			in = in[7+len(p):]
+		}
+		if ends {
+			put(n, 'E', data, sha256.Size, sum.Sum(nil))
+		}
 		r, err := NewReader(bytes.NewReader(b))
 		if err != nil {
 			return
 		}
-		r.Import(lvmtest.New(65536), false, nil)
+		start, d := r.Header.Start, lvmtest.New(65536)
+		next, err := r.Import(d, false, nil)
+		if next < start || next > r.Header.Size || err == nil && next != r.Header.Size || err == nil && !ends {
+			t.Errorf("from %d to %d of %d, %v", start, next, r.Header.Size, err)
+		}
+		before := make([]byte, min(start, 65536))
+		if _, err := d.ReadAt(before, 0); err == nil && len(bytes.Trim(before, "\x00")) > 0 {
+			t.Error("what lies before the start was written to")
+		}
 	})
 }

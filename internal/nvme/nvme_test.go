@@ -6,6 +6,7 @@ import (
 	"errors"
 	"math"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -459,38 +460,103 @@ func TestLists(t *testing.T) {
 	}
 }
 
+// again fails unless what was read, written and read once more is the same.
+func again[T any, P interface {
+	*T
+	AppendTo([]byte) []byte
+}](t *testing.T, v T, err error, parse func([]byte) (T, error)) {
+	if err != nil {
+		return
+	}
+	if v2, err := parse(P(&v).AppendTo(nil)); err != nil || !reflect.DeepEqual(v, v2) {
+		t.Errorf("%+v is read again as %+v, %v", v, v2, err)
+	}
+}
+
+// pointee makes a parser that returns a structure of one that returns a pointer.
+func pointee[T any](parse func([]byte) (*T, error)) func([]byte) (T, error) {
+	return func(b []byte) (v T, err error) {
+		p, err := parse(b)
+		if err == nil {
+			v = *p
+		}
+		return v, err
+	}
+}
+
 func FuzzParsers(f *testing.F) {
 	f.Add(AppendANA(nil, 3, []ANAGroup{{ID: 1, State: 1, Namespaces: []uint32{1, 2}}}, false))
 	f.Add((&Identifiers{UUID: [16]byte{1}}).AppendTo(nil))
 	f.Add((&Namespace{Formats: []LBAFormat{{0, 9, 0}}}).AppendTo(nil))
 	f.Add((&ConnectData{Subsystem: "nqn.s", Host: "nqn.h"}).AppendTo(nil))
-	f.Add(AppendDiscovery(nil, 1, []DiscoveryEntry{{Transport: TransportTCP}}))
+	f.Add(AppendDiscovery(nil, 1, []DiscoveryEntry{{Transport: TransportTCP, Service: "4420", Subsystem: "nqn.s", Address: "10.0.0.1"}})[DiscoveryEntryLen:])
+	f.Add(AppendDiscovery(nil, 1, []DiscoveryEntry{{Transport: TransportRDMA}}))
+	f.Add((&Controller{Serial: "s", Model: "m", Firmware: "f", Subsystem: "nqn.s"}).AppendTo(nil))
+	f.Add((&ReservationState{Type: 1, Registrants: []Registrant{{CntlID: 1, Holder: true, Key: 7}}}).AppendTo(nil))
+	f.Add((&SMART{Temperature: 310, UnitsRead: 1 << 40}).AppendTo(nil))
+	f.Add((&ErrorEntry{Count: 1, SQID: 1, CID: 2}).AppendTo(nil))
+	f.Add((&SanitizeLog{}).AppendTo(nil))
+	f.Add((&ReservationLog{Count: 1, Notice: 1}).AppendTo(nil))
+	f.Add(AppendNSIDs(nil, []uint32{1, 7}, 0))
+	f.Add(AppendCopyRange(nil, BlockRange{LBA: 1, Blocks: 8}))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if _, g, err := ParseANA(b); err == nil {
+		if changes, g, err := ParseANA(b); err == nil {
 			for _, x := range g {
 				if len(x.Namespaces) > len(b)/4 {
 					t.Fatal("more namespaces than bytes")
 				}
 			}
-		}
-		ParseIdentifiers(b)
-		if n, err := ParseNamespace(b); err == nil {
-			n.BlockSize()
-		}
-		if d, err := ParseConnectData(b); err == nil {
-			if again, err := ParseConnectData(d.AppendTo(nil)); err != nil || again != d {
-				t.Fatalf("%+v is read again as %+v, %v", d, again, err)
+			if c2, g2, err := ParseANA(AppendANA(nil, changes, g, false)); err != nil || c2 != changes || !reflect.DeepEqual(g, g2) {
+				t.Errorf("%+v is read again as %+v, %v", g, g2, err)
 			}
 		}
-		ParseController(b)
+		ids, err := ParseIdentifiers(b)
+		again(t, ids, err, ParseIdentifiers)
+		ns, err := pointee(ParseNamespace)(b)
+		if err == nil {
+			ns.BlockSize()
+		}
+		again(t, ns, err, pointee(ParseNamespace))
+		c, err := ParseConnectData(b)
+		again(t, c, err, ParseConnectData)
+		k, err := pointee(ParseController)(b)
+		if len(k.Subsystem) < NQNField { // what is written ends with a NUL
+			again(t, k, err, pointee(ParseController))
+		}
 		ParseDiscoveryHeader(b)
-		ParseDiscoveryEntry(b)
-		ParseNSIDs(b)
-		ParseReservationState(b)
-		ParseReservationLog(b)
-		ParseSMART(b)
-		ParseErrorEntry(b)
-		ParseCommandSetLimits(b)
-		ParseCopyRanges(b, 1)
+		if e, err := ParseDiscoveryEntry(b); err == nil && len(e.Subsystem) < NQNField && len(e.Address) < 256 && len(e.Service) < 32 {
+			if e.Transport == TransportRDMA && e.Provider == 0 {
+				e.Provider = ProviderUnspecified
+			}
+			if e2, err := ParseDiscoveryEntry(AppendDiscovery(nil, 0, []DiscoveryEntry{e})[DiscoveryEntryLen:]); err != nil || e2 != e {
+				t.Errorf("%+v is read again as %+v, %v", e, e2, err)
+			}
+		}
+		if ids, err := ParseNSIDs(b); err == nil && len(ids) <= MaxActive {
+			if again, err := ParseNSIDs(AppendNSIDs(nil, ids, 0)); err != nil || !slices.Equal(ids, again) {
+				t.Errorf("%v are read again as %v, %v", ids, again, err)
+			}
+		}
+		r, err := pointee(ParseReservationState)(b)
+		again(t, r, err, pointee(ParseReservationState))
+		l, err := ParseReservationLog(b)
+		again(t, l, err, ParseReservationLog)
+		z, err := ParseSanitizeLog(b)
+		again(t, z, err, ParseSanitizeLog)
+		s, err := pointee(ParseSMART)(b)
+		again(t, s, err, pointee(ParseSMART))
+		e, err := ParseErrorEntry(b)
+		again(t, e, err, ParseErrorEntry)
+		x, err := ParseCommandSetLimits(b)
+		again(t, x, err, ParseCommandSetLimits)
+		if ranges, err := ParseCopyRanges(b, len(b)/CopyRangeLen); err == nil {
+			var out []byte
+			for _, r := range ranges {
+				out = AppendCopyRange(out, r)
+			}
+			if again, err := ParseCopyRanges(out, len(ranges)); err != nil || !slices.Equal(ranges, again) {
+				t.Errorf("%v are read again as %v, %v", ranges, again, err)
+			}
+		}
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	. "softiser/initiator/nvmf"
+	"softiser/internal/nvme"
 )
 
 func TestParseURL(t *testing.T) {
@@ -68,4 +69,22 @@ func TestParseURL(t *testing.T) {
 	if got := e.URL(1); got != "nvme+rdma://[::1]:4420/nqn.a%2Cb:c/1" {
 		t.Errorf("of a discovery log: %s", got)
 	}
+}
+
+// FuzzParseURL reads addresses of namespaces and of discovery services. What is understood can be
+// written and understood again.
+func FuzzParseURL(f *testing.F) {
+	for _, s := range []string{"nvme+tcp://h/nqn.2026-11.a:b/1", "nvme+rdma://[::1%25lo]:4420/nqn.a%2fb/4294967294", "nvme+roce://1.2.3.4:1/nqn.a/1", "nvme+tcp://h", "nvme+tcp://h/nqn.a?x=1", "nvme+tcp://%@h/%/", "nvme+tcp://[::1/nqn.a/01"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		if c, err := ParseURL(s); err == nil {
+			if again, err := ParseURL(c.URL()); err != nil || !reflect.DeepEqual(again, c) {
+				t.Errorf("%q → %q → %+v, %v", s, c.URL(), again, err)
+			}
+		}
+		if c, err := ParsePortal(s); err == nil && (c.Address == "" || c.Subsystem != "" && nvme.CheckNQN(c.Subsystem) != nil) {
+			t.Errorf("%q → %+v", s, c)
+		}
+	})
 }

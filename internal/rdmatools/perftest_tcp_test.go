@@ -146,3 +146,26 @@ func TestPerftestTCPUsage(t *testing.T) {
 		}
 	}
 }
+
+// FuzzExchange reads what the other end of a test tells in binary, and what it says of pingpong. What is understood
+// can be written and understood again.
+func FuzzExchange(f *testing.F) {
+	f.Add((&ptDest{128, 17, 0x1a2b, 0x5590be7b2000}).append(nil))
+	f.Add((&pingpongDest{1, rdma.Endpoint{Addr: netip.MustParseAddr("10.9.0.2"), QPN: 17, PSN: 5}}).append(nil))
+	f.Add((&pingpongDest{0, rdma.Endpoint{Addr: netip.MustParseAddr("fe80::1")}}).append(nil))
+	f.Add((&perfOffer{"send-bw", 65536, 128, rdma.RemoteAddr{TO: 1 << 40, STag: 7}}).append(nil))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var d, d2 ptDest
+		if d.parse(b) == nil && (d2.parse(d.append(nil)) != nil || d != d2) {
+			t.Errorf("%+v became %+v", d, d2)
+		}
+		var p, p2 pingpongDest
+		if p.parse(b) == nil && (p2.parse(p.append(nil)) != nil || p != p2 || len(p.append(nil)) != pingpongDestLen) {
+			t.Errorf("%+v became %+v", p, p2)
+		}
+		var o, o2 perfOffer
+		if o.parse(b) == nil && (o2.parse(o.append(nil)) != nil || o != o2) {
+			t.Errorf("%+v became %+v", o, o2)
+		}
+	})
+}

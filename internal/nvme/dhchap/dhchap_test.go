@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/big"
 	"os/exec"
+	"reflect"
 	"strings"
 	"testing"
 )
@@ -427,6 +428,65 @@ func FuzzHost(f *testing.F) {
 		h.Handle(first)
 		if _, ok, _ := h.Handle(second); ok {
 			t.Fatal("a controller that knows nothing is believed")
+		}
+	})
+}
+
+// FuzzMessages reads messages, writes them and reads them again.
+func FuzzMessages(f *testing.F) {
+	f.Add((&negotiate{concat: 1, hashes: []Hash{SHA256, SHA512}, groups: []Group{GroupNone, 4}}).encode(3), uint8(SHA256), uint8(0))
+	f.Add((&challenge{hash: SHA384, group: 1, seq: 7, c1: make([]byte, 48), public: make([]byte, 256)}).encode(3), uint8(SHA384), uint8(1))
+	f.Add((&reply{seq: 7, r1: make([]byte, 32), c2: make([]byte, 32), public: make([]byte, 256)}).encode(3), uint8(SHA256), uint8(1))
+	f.Add((&reply{r1: make([]byte, 64)}).encode(3), uint8(SHA512), uint8(0))
+	f.Add(success1(3, SHA256, make([]byte, 32)), uint8(SHA256), uint8(0))
+	f.Fuzz(func(t *testing.T, b []byte, hash, group uint8) {
+		h, g := Hash(hash), Group(group)
+		_, tid, err := kind(b)
+		if err != nil {
+			return
+		}
+		if n, err := parseNegotiate(b); err == nil {
+			if again, err := parseNegotiate(n.encode(tid)); err != nil || !reflect.DeepEqual(n, again) {
+				t.Errorf("%+v became %+v, %v", n, again, err)
+			}
+		}
+		if c, err := parseChallenge(b); err == nil {
+			if again, err := parseChallenge(c.encode(tid)); err != nil || !reflect.DeepEqual(c, again) {
+				t.Errorf("%+v became %+v, %v", c, again, err)
+			}
+		}
+		if h.Size() == 0 || !g.Known() {
+			return
+		}
+		if r, err := parseReply(b, h, g); err == nil {
+			if again, err := parseReply(r.encode(tid), h, g); err != nil || !reflect.DeepEqual(r, again) {
+				t.Errorf("%+v became %+v, %v", r, again, err)
+			}
+		}
+		if r2, err := parseSuccess1(b, h); err == nil {
+			if again, err := parseSuccess1(success1(tid, h, r2), h); err != nil || !bytes.Equal(r2, again) {
+				t.Errorf("%x became %x, %v", r2, again, err)
+			}
+		}
+	})
+}
+
+// FuzzSecret reads secrets. What is taken is written as it was, and no error repeats anything of it.
+func FuzzSecret(f *testing.F) {
+	f.Add(NewSecret().Reveal())
+	f.Add((&Secret{key: make([]byte, 48), hash: SHA384}).Reveal())
+	f.Add(" DHHC-1:00:AAAA:\n")
+	f.Fuzz(func(t *testing.T, text string) {
+		s, err := ParseSecret(text)
+		if err != nil {
+			if key, ok := strings.CutPrefix(text, secretPrefix+"00:"); ok && len(key) >= 16 && strings.Contains(err.Error(), key[:16]) {
+				t.Errorf("%v", err)
+			}
+			return
+		}
+		again, err := ParseSecret(s.Reveal())
+		if err != nil || !s.Equal(again) || len(s.Reveal()) > len(text) || strings.Contains(fmt.Sprintf("%v %+v %#v", s, s, s), string(s.key)) {
+			t.Errorf("%q became %q, %v", text, s.Reveal(), err)
 		}
 	})
 }

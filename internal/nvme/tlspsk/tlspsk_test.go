@@ -99,3 +99,24 @@ func TestKeysOfNVMeCLI(t *testing.T) {
 		}
 	}
 }
+
+// FuzzKey reads keys. What is taken is written as it was.
+func FuzzKey(f *testing.F) {
+	f.Add((&Key{make([]byte, 32), SHA256}).Reveal())
+	f.Add((&Key{make([]byte, 48), SHA384}).Reveal())
+	f.Add((&Key{make([]byte, 48), None}).Reveal())
+	f.Add("NVMeTLSkey-1:01:AAAA:")
+	f.Fuzz(func(t *testing.T, text string) {
+		k, err := ParseKey(text)
+		if err != nil {
+			return
+		}
+		again, err := ParseKey(k.Reveal())
+		if err != nil || !k.Equal(again) || len(k.Reveal()) > len(text) {
+			t.Errorf("%q became %q, %v", text, k.Reveal(), err)
+		}
+		if _, err := k.For("nqn.2026-11.softiser:h"); err != nil {
+			t.Error(err)
+		}
+	})
+}

@@ -12,6 +12,7 @@ import (
 	"softiser/initiator"
 	"softiser/initiator/connflags"
 	"softiser/initiator/nvmf"
+	"softiser/internal/iscsi"
 )
 
 // discovery is one invocation of "discover".
@@ -120,11 +121,11 @@ func (d *discovery) printTargets(w io.Writer, targets []initiator.Target, over i
 			switch {
 			case d.urls:
 				c := initiator.Config{Transport: over, Address: p.Address, TargetName: t.Name}
-				fmt.Fprintln(w, c.URL())
+				fmt.Fprintln(w, iscsi.Printable(c.URL()))
 			case p.Group < 0:
-				fmt.Fprintf(w, "%s %s\n", p.Address, t.Name)
+				fmt.Fprintf(w, "%s %s\n", iscsi.Printable(p.Address), iscsi.Printable(t.Name))
 			default:
-				fmt.Fprintf(w, "%s,%d %s\n", p.Address, p.Group, t.Name)
+				fmt.Fprintf(w, "%s,%d %s\n", iscsi.Printable(p.Address), p.Group, iscsi.Printable(t.Name))
 			}
 		}
 	}
@@ -194,7 +195,7 @@ func (d *discovery) followNVMe(cmd *cobra.Command) error {
 	for _, s := range services {
 		if s.Log == nil {
 			if !d.json {
-				fmt.Fprintf(cmd.ErrOrStderr(), "discovery service %s at %s: %s\n", s.NQN, s.Address, s.Error)
+				fmt.Fprintf(cmd.ErrOrStderr(), "discovery service %s at %s: %s\n", iscsi.Printable(s.NQN), iscsi.Printable(s.Address), iscsi.PrintableLines(s.Error))
 			}
 			continue
 		}
@@ -204,7 +205,7 @@ func (d *discovery) followNVMe(cmd *cobra.Command) error {
 		case d.urls:
 			printURLs(out, s.Log)
 		default:
-			fmt.Fprintf(out, "\nDiscovery service %s at %s over %s\n", s.NQN, s.Address, s.Transport)
+			fmt.Fprintf(out, "\nDiscovery service %s at %s over %s\n", iscsi.Printable(s.NQN), iscsi.Printable(s.Address), s.Transport)
 			printDiscovery(out, s.Log)
 		}
 	}
@@ -234,7 +235,7 @@ func subsystems(log *nvmf.Log) (n int) {
 func printURLs(w io.Writer, log *nvmf.Log) {
 	for _, r := range log.Records {
 		if r.Type == nvmeSubsystem {
-			fmt.Fprintln(w, r.URL(1))
+			fmt.Fprintln(w, iscsi.Printable(r.URL(1)))
 		}
 	}
 }
@@ -248,7 +249,7 @@ func printDiscovery(w io.Writer, log *nvmf.Log) {
 	for i, r := range log.Records {
 		fmt.Fprintf(w, "=====Discovery Log Entry %d======\n", i)
 		fmt.Fprintf(w, "trtype:  %s\nadrfam:  %s\nsubtype: %s\ntreq:    %s\nportid:  %d\ntrsvcid: %s\nsubnqn:  %s\ntraddr:  %s\n",
-			r.Transport, r.Family, r.Type, r.Requires, r.PortID, r.Service, r.Subsystem, r.Address)
+			r.Transport, r.Family, r.Type, r.Requires, r.PortID, iscsi.Printable(r.Service), iscsi.Printable(r.Subsystem), iscsi.Printable(r.Address))
 		if r.EntryFlags != "" {
 			fmt.Fprintf(w, "eflags:  %s\n", r.EntryFlags)
 		}

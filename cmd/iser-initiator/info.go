@@ -15,6 +15,7 @@ import (
 	"softiser/initiator/connflags"
 	"softiser/initiator/multipath"
 	"softiser/initiator/nvmf"
+	"softiser/internal/iscsi"
 )
 
 // report is what info prints.
@@ -129,11 +130,11 @@ func yesNo(b bool) string {
 	return "no"
 }
 
-// lines prints names and values in columns.
+// lines prints names and values in columns. Much of it is what the target says.
 type lines struct{ w io.Writer }
 
 func (l lines) line(name, format string, args ...any) {
-	fmt.Fprintf(l.w, "%-22s "+format+"\n", append([]any{name + ":"}, args...)...)
+	fmt.Fprintf(l.w, "%-22s %s\n", name+":", iscsi.Printable(fmt.Sprintf(format, args...)))
 }
 
 // print writes what is known of a volume, as text for people.

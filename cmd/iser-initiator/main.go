@@ -17,6 +17,7 @@ import (
 	"softiser/initiator/attach"
 	"softiser/initiator/bench"
 	"softiser/internal/buildinfo"
+	"softiser/internal/iscsi"
 	"softiser/internal/rdmatools"
 	callerr "softiser/internal/usage"
 )
@@ -50,7 +51,7 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	case ctx.Err() != nil && errors.Is(err, context.Canceled):
 		fmt.Fprintln(stderr, "iser-initiator: interrupted")
 	default:
-		fmt.Fprintf(stderr, "iser-initiator: %s%s\n", withoutSecrets(err.Error()), advice(err))
+		fmt.Fprintf(stderr, "iser-initiator: %s%s\n", iscsi.PrintableLines(withoutSecrets(err.Error())), advice(err))
 	}
 	return exitCode(err)
 }

@@ -15,6 +15,7 @@ import (
 	"softiser/initiator"
 	"softiser/initiator/blockio"
 	"softiser/initiator/connflags"
+	"softiser/internal/iscsi"
 )
 
 const reserveLong = `Initiators that share a volume register with a key each, and may then reserve it:
@@ -283,7 +284,7 @@ func (r *reservations) print(w io.Writer) error {
 		if name == "" {
 			name = "-"
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", x.Key, yesNo(x.Holder), name, port)
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", x.Key, yesNo(x.Holder), iscsi.Printable(name), port)
 	}
 	return t.Flush()
 }

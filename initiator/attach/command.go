@@ -26,6 +26,7 @@ import (
 	"softiser/initiator/connflags"
 	"softiser/initiator/multipath"
 	"softiser/initiator/ublk"
+	"softiser/internal/iscsi"
 	"softiser/internal/systemd"
 	"softiser/internal/usage"
 )
@@ -245,8 +246,8 @@ func (c *command) serve(ctx context.Context, out, stderr io.Writer, url string, 
 	if err != nil {
 		return err
 	}
-	opt.OnError = func(err error) { fmt.Fprintln(stderr, err) }
-	opt.OnNotice = func(text string) { fmt.Fprintln(stderr, text) }
+	opt.OnError = func(err error) { fmt.Fprintln(stderr, iscsi.PrintableLines(err.Error())) }
+	opt.OnNotice = func(text string) { fmt.Fprintln(stderr, iscsi.PrintableLines(text)) }
 	if err := c.checkPidfile(); err != nil {
 		return err
 	}
@@ -472,7 +473,7 @@ func (c *command) print(out io.Writer, r *Record) error {
 	if r.ReadOnly {
 		mode = "read-only"
 	}
-	fmt.Fprintf(out, "  volume  %s, %d bytes, blocks of %d, %s\n", r.Volume, r.Size, r.BlockSize, mode)
+	fmt.Fprintf(out, "  volume  %s, %d bytes, blocks of %d, %s\n", iscsi.Printable(r.Volume), r.Size, r.BlockSize, mode)
 	if r.Device != "" {
 		note := ""
 		if r.Recovered {
@@ -532,7 +533,7 @@ func (c *command) runList(out, notes io.Writer) error {
 		return err
 	}
 	for _, reason := range reasons {
-		fmt.Fprintln(out, reason)
+		fmt.Fprintln(out, iscsi.PrintableLines(reason))
 	}
 	return nil
 }

@@ -16,6 +16,7 @@ import (
 
 	"softiser/initiator"
 	"softiser/initiator/nvmf"
+	"softiser/internal/iscsi"
 	"softiser/internal/sizeflag"
 	"softiser/rdma"
 )
@@ -155,18 +156,20 @@ func (o *Options) Apply(c *initiator.Config) error {
 		verbose := o.Verbose
 		c.OnEvent = func(e initiator.Event) {
 			if verbose || e.Kind.Trouble() {
-				fmt.Fprintln(o.events(), e)
+				o.tell(e.String())
 			}
 		}
 	}
 	return nil
 }
 
-func (o *Options) events() io.Writer {
-	if o.Events == nil {
-		return os.Stderr
+// tell prints an event, in which there may be words of the target.
+func (o *Options) tell(event string) {
+	var w io.Writer = os.Stderr
+	if o.Events != nil {
+		w = o.Events
 	}
-	return o.Events
+	fmt.Fprintln(w, iscsi.PrintableLines(event))
 }
 
 // localAddress reads --local-address; the zero address where there is none.

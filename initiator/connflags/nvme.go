@@ -96,7 +96,7 @@ func (o *Options) NVMe(c *nvmf.Config) error {
 	verbose := o.Verbose
 	c.OnEvent = func(e nvmf.Event) {
 		if verbose || e.Kind.Trouble() {
-			fmt.Fprintln(o.events(), e)
+			o.tell(e.String())
 		}
 	}
 	return nil

@@ -143,6 +143,15 @@ func Printable(s string) string {
 	return s
 }
 
+// PrintableLines is Printable for messages of several lines, such as joined errors.
+func PrintableLines(s string) string {
+	lines := strings.Split(s, "\n")
+	for i := range lines {
+		lines[i] = Printable(lines[i])
+	}
+	return strings.Join(lines, "\n")
+}
+
 // CheckName says what is wrong with an iSCSI name, or nil (RFC 7143 §4.2.7).
 func CheckName(name string) error {
 	if name == "" {

@@ -7,7 +7,6 @@ import (
 
 	"go.uber.org/zap"
 
-	"softiser/internal/iscsi"
 	"softiser/target/internal/loglimit"
 )
 
@@ -115,6 +114,4 @@ func (r *refusals) counts() (total uint64, by map[string]uint64) {
 	return total, by
 }
 
-// peerText is a log field with text of a peer in it, which may try to say something
-// to the terminal of whoever reads the log.
-func peerText(key, text string) zap.Field { return zap.String(key, iscsi.Printable(text)) }
+func peerText(key, text string) zap.Field { return loglimit.PeerText(key, text) }

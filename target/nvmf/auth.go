@@ -11,6 +11,7 @@ import (
 	"softiser/internal/nvme"
 	"softiser/internal/nvme/dhchap"
 	"softiser/internal/peerorigin"
+	"softiser/target/internal/loglimit"
 )
 
 // authentication is DH-HMAC-CHAP on one queue. The first one comes between Connect and
@@ -238,14 +239,14 @@ func (a *authentication) succeed(q *queue, m *dhchap.Controller) nvme.Status {
 	q.memory.proved(a.host)
 	if q.id == 0 {
 		if err := q.ctrl.seat.proved(q.memory); err != nil {
-			q.log.Info("NVMe: a host that has proved who it is gets no controller", zap.String("host", a.host), zap.Error(err))
+			q.fe.lines.refused.Info(q.log, "NVMe: a host that has proved who it is gets no controller", loglimit.PeerText("host", a.host), zap.Error(err))
 			q.fail()
 			return nvme.CommandInterrupted
 		}
 	}
 	q.fe.proved.Add(1)
 	q.ctrl.hasProved(m.String())
-	q.ctrl.zlog.Info("NVMe: the host has proved who it is", zap.Uint16("queue", q.id), zap.Stringer("with", m))
+	q.fe.lines.hosts.Info(q.ctrl.zlog, "NVMe: the host has proved who it is", zap.Uint16("queue", q.id), zap.Stringer("with", m))
 	q.letIn()
 	return nvme.Success
 }
@@ -254,7 +255,7 @@ func (a *authentication) succeed(q *queue, m *dhchap.Controller) nvme.Status {
 func (q *queue) notProved(why error) {
 	q.fe.notProved.Add(1)
 	q.ctrl.proofs.failed.Add(1)
-	q.fe.proofLine.Info(q.log, "NVMe: the host has not proved who it is", zap.String("host", q.auth.host), zap.String("subsystem", q.auth.subNQN),
+	q.fe.lines.proof.Info(q.log, "NVMe: the host has not proved who it is", loglimit.PeerText("host", q.auth.host), zap.String("subsystem", q.auth.subNQN),
 		zap.Uint16("queue", q.id), zap.Error(why))
 	q.fail()
 }

@@ -13,6 +13,7 @@ import (
 
 	"softiser/internal/handover"
 	"softiser/internal/nvme"
+	"softiser/target/internal/loglimit"
 	"softiser/target/portal"
 	"softiser/target/volume"
 )
@@ -371,7 +372,7 @@ func (h Handover) adopt(k *CarriedController) (err error) {
 		config: k.Config, status: k.Status, limit: k.Limit,
 	}
 	c.alive.c, c.alive.timeout = c, k.KeepAlive
-	c.zlog = admin.log.With(zap.String("subsystem", s.cfg.NQN), zap.String("host", k.Host), zap.Uint16("controller", c.id))
+	c.zlog = admin.log.With(zap.String("subsystem", s.cfg.NQN), loglimit.PeerText("host", k.Host), zap.Uint16("controller", c.id))
 	if k.ProvedBy != "" {
 		c.proofs.last.Store(&k.ProvedBy)
 	}

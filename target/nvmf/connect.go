@@ -7,6 +7,7 @@ import (
 	"go.uber.org/zap"
 
 	"softiser/internal/nvme"
+	"softiser/target/internal/loglimit"
 )
 
 // connectRequest is a request with a Connect command, which makes a queue of a connection.
@@ -59,7 +60,7 @@ func (r connectRequest) decide() {
 	}
 	if no != nil {
 		r.q.fe.countRefused(no.status)
-		r.q.log.Info("NVMe: Connect refused", zap.String("host", d.Host), zap.String("subsystem", d.Subsystem),
+		r.q.fe.lines.refused.Info(r.q.log, "NVMe: Connect refused", loglimit.PeerText("host", d.Host), loglimit.PeerText("subsystem", d.Subsystem),
 			zap.Stringer("status", no.status), zap.String("reason", no.why))
 		r.result = no.result
 		r.end(no.status)
@@ -103,7 +104,7 @@ func (r connectRequest) associate(d *nvme.ConnectData) *refusal {
 		return &refusal{nvme.ConnectControllerBusy, 0, err.Error()}
 	}
 	r.enter(ctrl, c)
-	ctrl.zlog.Info("NVMe host connected", zap.String("transport", ctrl.connection), zap.Duration("keep_alive", ctrl.alive.timeout),
+	q.fe.lines.hosts.Info(ctrl.zlog, "NVMe host connected", zap.String("transport", ctrl.connection), zap.Duration("keep_alive", ctrl.alive.timeout),
 		zap.String("tls", cmp.Or(ctrl.tlsKey, "none")), zap.Bool("authenticates", q.auth != nil))
 	return nil
 }

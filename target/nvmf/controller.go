@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"softiser/internal/nvme"
+	"softiser/target/internal/loglimit"
 	"softiser/target/volume"
 )
 
@@ -80,7 +81,7 @@ func newController(q *queue, s *subsystem, d *nvme.ConnectData, timeout time.Dur
 		c.seat.leave()
 		return nil, err
 	}
-	c.zlog = q.log.With(zap.String("subsystem", s.cfg.NQN), zap.String("host", d.Host), zap.Uint16("controller", c.id))
+	c.zlog = q.log.With(zap.String("subsystem", s.cfg.NQN), loglimit.PeerText("host", d.Host), zap.Uint16("controller", c.id))
 	c.mu.Lock()
 	c.alive.setLocked(timeout)
 	c.mu.Unlock()
@@ -179,9 +180,9 @@ func (c *controller) end(why error) {
 	l := c.takeQueuesLocked()
 	c.mu.Unlock()
 	if orderly {
-		c.zlog.Info("NVMe controller has ended")
+		c.fe.lines.hosts.Info(c.zlog, "NVMe controller has ended")
 	} else {
-		c.zlog.Info("NVMe controller has ended", zap.Error(why))
+		c.fe.lines.hosts.Info(c.zlog, "NVMe controller has ended", zap.Error(why))
 	}
 	cut(l, fmt.Errorf("controller %d has ended: %w", c.id, why))
 	c.abortAll()

@@ -58,7 +58,8 @@ type Frontend struct {
 	proofs            *turns.Pool   // of authentications
 	proved, notProved atomic.Uint64 // authentications that have ended
 	powers            atomic.Uint64 // modulo a prime, computed for them
-	proofLine         loglimit.Limit
+
+	lines struct{ refused, early, proof, hosts loglimit.Limit } // of the log
 }
 
 // New makes a front end without subsystems.
@@ -71,8 +72,13 @@ func New(cfg Config) (*Frontend, error) {
 		referrals: cfg.Referrals,
 		// Proofs of identity cost processor time. Half of the processors stay with the hosts that are
 		// connected, however many others knock.
-		proofs: turns.New(cores.Count() / 2), proofLine: loglimit.Limit{Every: time.Second, Burst: 10},
+		proofs: turns.New(cores.Count() / 2),
 	}
+	for _, l := range []*loglimit.Limit{&f.lines.refused, &f.lines.early, &f.lines.proof} {
+		l.Every, l.Burst = time.Second, 10
+	}
+	// As many at once as there are controllers, which may all come back after a power cut.
+	f.lines.hosts.Every, f.lines.hosts.Burst = 100*time.Millisecond, 2*cfg.Limits.Controllers
 	f.life, f.endLife = context.WithCancel(context.Background())
 	for _, p := range cfg.Portals {
 		c := p.Config()

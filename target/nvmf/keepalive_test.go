@@ -12,7 +12,7 @@ import (
 // the two would ask shortly after each other, and the later one hear of no command.
 func TestOneKeepAliveTimer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := &controller{sub: &subsystem{}, zlog: zap.NewNop(), seat: &seat{at: &share{of: &shares{}}}}
+		c := &controller{fe: &Frontend{}, sub: &subsystem{}, zlog: zap.NewNop(), seat: &seat{at: &share{of: &shares{}}}}
 		c.alive.c = c
 		c.mu.Lock()
 		c.alive.setLocked(time.Second)

@@ -239,7 +239,7 @@ func (q *queue) Ended(err error) {
 	if c := q.ctrl; c != nil {
 		c.lost(q, err)
 	} else if err != nil {
-		q.log.Info("NVMe: the connection ended before Connect", zap.Error(err))
+		q.fe.lines.early.Info(q.log, "NVMe: the connection ended before Connect", zap.Error(err))
 	}
 	q.fe.left(q)
 }

@@ -7,6 +7,8 @@ import (
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
+
+	"softiser/internal/iscsi"
 )
 
 // Limit lets Burst lines of a kind through at once, one more per interval, and
@@ -20,6 +22,10 @@ type Limit struct {
 	full    time.Time // guarded by mu: when the whole burst is there again
 	dropped int       // guarded by mu: lines since the last one that went through
 }
+
+// PeerText is a log field with text of a peer in it, which may try to say something
+// to the terminal of whoever reads the log.
+func PeerText(key, text string) zap.Field { return zap.String(key, iscsi.Printable(text)) }
 
 // Warn logs msg unless there have been too many lines of this kind, and reports whether
 // it did.

@@ -142,8 +142,9 @@ func (s *Sense) parseKeySpecific(b []byte) {
 	case KeyIllegalRequest:
 		s.FieldValid = true
 		s.InCDB = b[0]&0x40 != 0
-		s.BitValid = b[0]&0x08 != 0
-		s.Bit = b[0] & 7
+		if s.BitValid = b[0]&0x08 != 0; s.BitValid {
+			s.Bit = b[0] & 7
+		}
 		s.Field = binary.BigEndian.Uint16(b[1:])
 	case KeyNoSense, KeyNotReady:
 		s.ProgressValid = true

@@ -240,6 +240,28 @@ func TestAuthRequired(t *testing.T) {
 
 func make8() []byte { return make([]byte, 8) }
 
+// A Connect under a name that nobody has to prove does not let in the host of another one,
+// which is under way on the same connection.
+func TestAuthNotSkippedBySecondConnect(t *testing.T) {
+	r := openAuth(t, nil)
+	q := dial(t, r.addr)
+	other := admin(subNQN)
+	other.Host = "nqn.other"
+	c := q.connectsAtOnce([2]uint16{0, 0}, [2]nvme.ConnectData{other, admin(subNQN)})
+	if e, err := q.result(c[0]); err != nil || !e.Status().OK() || nvme.ConnectResult(e.DW0())&nvme.AuthRequired != 0 {
+		t.Errorf("the first: %v, %v", e, err)
+	}
+	if e, err := q.result(c[1]); err != nil || e.Status() != nvme.CommandSequenceError|nvme.DoNotRetry {
+		t.Errorf("the second: %v, %v", e, err)
+	}
+	(&host{queue: q, r: r}).enable()
+	for _, l := range r.srv.Controllers() {
+		if l.Host == hostNQN {
+			t.Errorf("a host that has proved nothing has a controller, ready: %v", l.Ready)
+		}
+	}
+}
+
 // What is wrong with the commands, or comes at the wrong time.
 func TestAuthCommands(t *testing.T) {
 	r := openAuth(t, nil)

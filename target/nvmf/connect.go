@@ -43,8 +43,14 @@ func notAdmitted() *refusal {
 	return &refusal{nvme.ConnectInvalidHost | nvme.DoNotRetry, nvme.InvalidParameter(true, nvme.ConnectDataAtHost), "the host may not connect"}
 }
 
-// decide goes on when the data is there.
+// decide goes on when the data is there. Meanwhile another Connect may have made a queue of the
+// connection, which stays what it is: a second controller would be nobody's, and its host might
+// owe a proof that the first one's does not.
 func (r connectRequest) decide() {
+	if r.q.ctrl != nil {
+		r.end(nvme.CommandSequenceError | nvme.DoNotRetry)
+		return
+	}
 	d, err := nvme.ParseConnectData(r.params)
 	no := r.refuses(err)
 	if no == nil {

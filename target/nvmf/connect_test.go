@@ -125,6 +125,58 @@ func TestConnectOrder(t *testing.T) {
 	}
 }
 
+// connectsAtOnce sends two Connect commands, one behind the other, whose data is to be fetched:
+// both are there before either is decided.
+func (q *queue) connectsAtOnce(ids [2]uint16, data [2]nvme.ConnectData) (c [2]*command) {
+	var both []byte
+	for i, d := range data {
+		var s nvme.SQE
+		k := s.NewConnect()
+		k.SetQID(ids[i])
+		k.SetSQSize(31)
+		s.SetCID(uint16(i + 1))
+		s.SGL().SetBlock(nvme.SGLTransport, 0, nvme.ConnectDataLen)
+		var p nvmetcp.CapsuleCmd
+		*p.SQE() = s
+		p.SetHeader(q.digests, 0, 0)
+		both = append(both, p[:]...)
+		c[i] = &command{cid: s.CID(), out: d.AppendTo(nil), done: make(chan struct{})}
+		q.mu.Lock()
+		q.wait[s.CID()] = c[i]
+		q.mu.Unlock()
+	}
+	q.send(both, nil)
+	return c
+}
+
+// Of two Connects on one connection that are under way at once the first one counts: the
+// other makes no controller, nor a queue, which nothing would ever end.
+func TestTwoConnectsAtOnce(t *testing.T) {
+	r := open(t, nil)
+	h := r.attach(hostNQN, 10, 0)
+	admin := h.data
+	admin.CntlID = nvme.CntlIDDynamic
+	for _, tt := range []struct {
+		name string
+		ids  [2]uint16
+		data nvme.ConnectData
+	}{{"admin queues", [2]uint16{0, 0}, admin}, {"I/O queues", [2]uint16{1, 2}, h.data}} {
+		q := dial(t, r.addr)
+		c := q.connectsAtOnce(tt.ids, [2]nvme.ConnectData{tt.data, tt.data})
+		if e, err := q.result(c[0]); err != nil || !e.Status().OK() {
+			t.Errorf("%s: the first: %v, %v", tt.name, e, err)
+		}
+		if e, err := q.result(c[1]); err != nil || e.Status() != nvme.CommandSequenceError|nvme.DoNotRetry {
+			t.Errorf("%s: the second: %v, %v", tt.name, e, err)
+		}
+		q.close()
+	}
+	await.True(t, "the connections' controllers and queues have ended", func() bool {
+		l := r.srv.Controllers()
+		return len(l) == 1 && l[0].Queues == 0
+	})
+}
+
 // Controller identifiers are not used again at once.
 func TestControllerIDs(t *testing.T) {
 	r := open(t, func(_ *target.Config, s *nvmf.SubsystemConfig) { s.MinCntlID, s.MaxCntlID = 100, 102 })

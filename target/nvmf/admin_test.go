@@ -7,8 +7,13 @@ import (
 	"errors"
 	"slices"
 	"testing"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 
 	"softiser/blockdev"
+	"softiser/internal/await"
 	"softiser/internal/nvme"
 	"softiser/target"
 	"softiser/target/nvmf"
@@ -343,6 +348,36 @@ func TestRemoveSubsystem(t *testing.T) {
 	if err := r.srv.RemoveSubsystem(context.Background(), "nqn.other"); err == nil {
 		t.Error("a subsystem that is not there is removed")
 	}
+}
+
+// withHook is a log that calls withHost when a logger is made that tells a host.
+type withHook struct {
+	zapcore.Core
+	withHost func()
+}
+
+func (c withHook) With(f []zapcore.Field) zapcore.Core {
+	if slices.ContainsFunc(f, func(f zapcore.Field) bool { return f.Key == "host" }) {
+		c.withHost()
+	}
+	return c
+}
+
+// A subsystem that is removed while a host connects takes the controller along that is being made.
+func TestRemoveSubsystemWhileConnecting(t *testing.T) {
+	var r *rig
+	var removed error
+	r = open(t, func(c *target.Config, _ *nvmf.SubsystemConfig) {
+		c.Log = zap.New(withHook{zapcore.NewNopCore(), func() { removed = r.srv.RemoveSubsystem(context.Background(), subNQN) }})
+	})
+	d := nvme.ConnectData{HostID: nvme.HostID{1}, CntlID: nvme.CntlIDDynamic, Subsystem: subNQN, Host: hostNQN}
+	if _, err := dial(t, r.addr).connect(0, d, time.Minute); !errors.Is(err, nvme.ConnectControllerBusy) {
+		t.Error(err)
+	}
+	if removed != nil {
+		t.Error(removed)
+	}
+	await.True(t, "there is no controller", func() bool { return len(r.srv.Controllers()) == 0 })
 }
 
 // Every command that the effects log does not have is refused for good, and Identify does not

@@ -246,7 +246,7 @@ func (a *authentication) succeed(q *queue, m *dhchap.Controller) nvme.Status {
 	}
 	q.fe.proved.Add(1)
 	q.ctrl.hasProved(m.String())
-	q.fe.lines.hosts.Info(q.ctrl.zlog, "NVMe: the host has proved who it is", zap.Uint16("queue", q.id), zap.Stringer("with", m))
+	q.fe.lines.hosts.Info(q.ctrl.zlog, "NVMe: the host has proved who it is", q.ctrl.named(), zap.Uint16("queue", q.id), zap.Stringer("with", m))
 	q.letIn()
 	return nvme.Success
 }

@@ -372,7 +372,7 @@ func (h Handover) adopt(k *CarriedController) (err error) {
 		config: k.Config, status: k.Status, limit: k.Limit,
 	}
 	c.alive.c, c.alive.timeout = c, k.KeepAlive
-	c.zlog = admin.log.With(zap.String("subsystem", s.cfg.NQN), loglimit.PeerText("host", k.Host), zap.Uint16("controller", c.id))
+	c.zlog = admin.log.With(zap.String("subsystem", s.cfg.NQN), loglimit.PeerText("host", k.Host))
 	if k.ProvedBy != "" {
 		c.proofs.last.Store(&k.ProvedBy)
 	}
@@ -402,7 +402,7 @@ func (h Handover) adopt(k *CarriedController) (err error) {
 		q.mu.Unlock()
 		q.t.Start(q)
 	}
-	c.zlog.Debug("NVMe controller taken over", zap.Int("queues", len(queues)))
+	c.zlog.Debug("NVMe controller taken over", c.named(), zap.Int("queues", len(queues)))
 	c.events.deliver(true)
 	return nil
 }

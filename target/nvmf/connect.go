@@ -110,7 +110,7 @@ func (r connectRequest) associate(d *nvme.ConnectData) *refusal {
 		return &refusal{nvme.ConnectControllerBusy, 0, err.Error()}
 	}
 	r.enter(ctrl, c)
-	q.fe.lines.hosts.Info(ctrl.zlog, "NVMe host connected", zap.String("transport", ctrl.connection), zap.Duration("keep_alive", ctrl.alive.timeout),
+	q.fe.lines.hosts.Info(ctrl.zlog, "NVMe host connected", ctrl.named(), zap.String("transport", ctrl.connection), zap.Duration("keep_alive", ctrl.alive.timeout),
 		zap.String("tls", cmp.Or(ctrl.tlsKey, "none")), zap.Bool("authenticates", q.auth != nil))
 	return nil
 }

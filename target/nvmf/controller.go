@@ -77,16 +77,19 @@ func newController(q *queue, s *subsystem, d *nvme.ConnectData, timeout time.Dur
 	if c.seat, err = q.memory.sit(q.fe.cfg.Limits.Controllers, q.auth != nil && q.identity == nil); err != nil {
 		return nil, err
 	}
-	if err := s.enter(c); err != nil {
+	c.zlog = q.log.With(zap.String("subsystem", s.cfg.NQN), loglimit.PeerText("host", d.Host))
+	if err := s.enter(c); err != nil { // from then on others may end it
 		c.seat.leave()
 		return nil, err
 	}
-	c.zlog = q.log.With(zap.String("subsystem", s.cfg.NQN), loglimit.PeerText("host", d.Host), zap.Uint16("controller", c.id))
 	c.mu.Lock()
 	c.alive.setLocked(timeout)
 	c.mu.Unlock()
 	return c, nil
 }
+
+// named is the controller's identifier, for the log.
+func (c *controller) named() zap.Field { return zap.Uint16("controller", c.id) }
 
 // proofs are what the host has proved on the queues of a controller, by DH-HMAC-CHAP.
 type proofs struct {
@@ -180,9 +183,9 @@ func (c *controller) end(why error) {
 	l := c.takeQueuesLocked()
 	c.mu.Unlock()
 	if orderly {
-		c.fe.lines.hosts.Info(c.zlog, "NVMe controller has ended")
+		c.fe.lines.hosts.Info(c.zlog, "NVMe controller has ended", c.named())
 	} else {
-		c.fe.lines.hosts.Info(c.zlog, "NVMe controller has ended", zap.Error(why))
+		c.fe.lines.hosts.Info(c.zlog, "NVMe controller has ended", c.named(), zap.Error(why))
 	}
 	cut(l, fmt.Errorf("controller %d has ended: %w", c.id, why))
 	c.abortAll()

@@ -73,6 +73,9 @@ func (r *request) param(n int, then func(*request)) {
 	if s == nvme.Success && int64(have) < int64(n) {
 		s = nvme.SGLDataLengthInvalid | nvme.DoNotRetry
 	}
+	if s == nvme.Success && have > maxTransfer { // MDTS: what is longer is not even given room
+		s = nvme.InvalidField | nvme.DoNotRetry
+	}
 	if s != nvme.Success {
 		r.end(s)
 		return

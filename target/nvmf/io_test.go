@@ -107,6 +107,8 @@ func TestRefusedCommands(t *testing.T) {
 		{"more room than blocks", rw(nvme.OpRead, 0, 1), make([]byte, 1024), nil, nvme.SGLDataLengthInvalid},
 		{"no data", rw(nvme.OpWrite, 0, 1), nil, nil, nvme.SGLDataLengthInvalid},
 		{"longer than MDTS", rw(nvme.OpRead, 0, 8193), make([]byte, 8193*512), nil, nvme.InvalidField},
+		{"parameters longer than MDTS", sqe(func(s *nvme.SQE) { s.NewDeallocate(1, 1) }), nil, make([]byte, 4<<20+512), nvme.InvalidField},
+		{"keys longer than MDTS", sqe(func(s *nvme.SQE) { s.NewReservation(nvme.OpReservationRegister, 1, nvme.RegisterKey, 0, false) }), nil, make([]byte, 4<<20+512), nvme.InvalidField},
 		{"PRP", prp, page, nil, nvme.InvalidField},
 		{"protection", protected, page, nil, nvme.InvalidField},
 	} {

@@ -349,6 +349,118 @@ func TestResetAbortsEventRequests(t *testing.T) {
 	}
 }
 
+// A reset leaves no admin command behind either, whether there are I/O queues or not: what
+// waits for another host's write does nothing when that has ended.
+func TestResetAbortsAdminCommands(t *testing.T) {
+	for _, queues := range []int{0, 1} {
+		var dev *faulty.Device
+		r := open(t, func(_ *target.Config, s *nvmf.SubsystemConfig) {
+			dev = faulty.New(s.Namespaces[0].Volume, 1)
+			s.Namespaces[0].Volume = dev
+		})
+		release := make(chan struct{})
+		dev.SetRules(faulty.Rule{Op: faulty.Write, Off: 0, Len: 4096, Hold: release})
+		other := r.attach("nqn.other", 11, 1)
+		held := other.io[0].start(rw(nvme.OpWrite, 0, 8), nil, pattern(4096, 1))
+		await.True(t, "storage holds a write", func() bool { return dev.Held() == 1 })
+		h := r.attach(hostNQN, 10, queues)
+		var s nvme.SQE
+		s.NewSetFeatures(nvme.FeatureWriteProtect, 1, 1)
+		waits := h.start(s, nil, nil)
+		s.NewPropertySet(nvme.PropCC, uint64(nvme.NewConfig(nvme.CommandSetAll, false)))
+		if _, err := h.do(s, nil, nil); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-waits.done:
+			if e, err := h.result(waits); err != nil || e.Status() != nvme.AbortRequested {
+				t.Errorf("%d I/O queues: %v, %v", queues, e, err)
+			}
+		default:
+			t.Errorf("%d I/O queues: a command of before the reset waits", queues)
+		}
+		close(release)
+		if e, err := other.io[0].result(held); err != nil || !e.Status().OK() {
+			t.Error(e, err)
+		}
+		h.enable()
+		if h.protected() != 0 {
+			t.Errorf("%d I/O queues: a command of before the reset took effect", queues)
+		}
+	}
+}
+
+// A host that disables its controller and asks for a shutdown with the same write has reset it.
+func TestResetWithShutdown(t *testing.T) {
+	r := open(t, nil)
+	h := r.attach(hostNQN, 10, 2)
+	var s nvme.SQE
+	s.NewPropertySet(nvme.PropCC, uint64(nvme.NewConfig(nvme.CommandSetAll, false).WithShutdown(nvme.ShutdownNormal)))
+	if _, err := h.do(s, nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	if st := nvme.CtrlStatus(h.property(nvme.PropCSTS)); st.Ready() || !st.ShutdownDone() {
+		t.Errorf("CSTS %x", st)
+	}
+	h.enable()
+	if l := r.srv.Controllers(); len(l) != 1 || l[0].Queues != 0 {
+		t.Errorf("I/O queues of before the reset: %+v", l)
+	}
+	for _, q := range h.io {
+		q.gone()
+	}
+}
+
+// What a host has set is as at the beginning after a reset (NVM Express 1.4 §5.21.1): it hears of
+// no event that it has not asked for again.
+func TestResetFeatures(t *testing.T) {
+	r := open(t, nil)
+	h := r.attach(hostNQN, 10, 1)
+	get := func(id nvme.FeatureID) uint64 {
+		t.Helper()
+		var s nvme.SQE
+		s.NewGetFeatures(id, 1)
+		e, err := h.do(s, nil, nil)
+		if err != nil {
+			t.Fatalf("feature %02x: %v", id, err)
+		}
+		return e.Result()
+	}
+	set := map[nvme.FeatureID]uint32{nvme.FeatureAsyncEvents: nvme.NoticeNamespace, nvme.FeatureArbitration: 5, nvme.FeatureResvMask: nvme.ResvMaskReleased}
+	for id, v := range set {
+		var s nvme.SQE
+		s.NewSetFeatures(id, 1, v)
+		if _, err := h.do(s, nil, nil); err != nil || get(id) != uint64(v) {
+			t.Fatalf("feature %02x: %v, %x", id, err, get(id))
+		}
+	}
+	if err := r.vol.(blockdev.Resizer).Resize(32 << 20); err != nil { // is due, and nobody has asked for it yet
+		t.Fatal(err)
+	}
+	var s nvme.SQE
+	s.NewPropertySet(nvme.PropCC, uint64(nvme.NewConfig(nvme.CommandSetAll, false)))
+	if _, err := h.do(s, nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	h.enable()
+	for id := range set {
+		if v := get(id); v != 0 {
+			t.Errorf("feature %02x is %x after the reset", id, v)
+		}
+	}
+	s.Init(nvme.AdminAsyncEvent, 0)
+	waits := h.start(s, nil, nil)
+	if err := r.vol.(blockdev.Resizer).Resize(48 << 20); err != nil {
+		t.Fatal(err)
+	}
+	h.property(nvme.PropCSTS) // whatever was sent has arrived
+	select {
+	case <-waits.done:
+		t.Error("an event that nobody has asked for since the reset")
+	default:
+	}
+}
+
 // A host that connects and says nothing more than ICReq does not hold its place for ever.
 func TestConnectTimeout(t *testing.T) {
 	r := open(t, func(c *target.Config, _ *nvmf.SubsystemConfig) { c.Timeouts.Login = 50 * time.Millisecond })

@@ -232,7 +232,18 @@ func (c *controller) setConfig(v nvme.Config) {
 	old := c.config
 	c.config = v
 	var io []*queue
-	reset := false
+	// A write may do both: disable the controller and shut it down.
+	reset := !v.Enabled() && old.Enabled()
+	if reset {
+		c.status = 0
+		for id, q := range c.queues {
+			if id != 0 {
+				io = append(io, q)
+				c.past.add(&q.counters)
+				delete(c.queues, id)
+			}
+		}
+	}
 	switch {
 	case v.Shutdown() != nvme.ShutdownNone && old.Shutdown() == nvme.ShutdownNone:
 		c.status = c.status&^nvme.StatusReady | nvme.StatusShutdownComplete
@@ -243,27 +254,17 @@ func (c *controller) setConfig(v nvme.Config) {
 			c.status = nvme.StatusFatal
 		}
 		c.alive.setLocked(c.alive.timeout)
-	case !v.Enabled() && old.Enabled():
-		c.status, reset = 0, true
-		for id, q := range c.queues {
-			if id != 0 {
-				io = append(io, q)
-				c.past.add(&q.counters)
-				delete(c.queues, id)
-			}
-		}
 	}
 	shut := c.status.ShutdownDone()
 	c.mu.Unlock()
 	if shut {
 		c.flush()
 	}
-	if len(io) > 0 {
-		cut(io, errReset)
-		c.abortAll()
-	}
 	if reset {
+		cut(io, errReset)
+		c.abortAll() // those of the admin queue, too
 		c.events.reset()
+		c.features.reset()
 	}
 }
 

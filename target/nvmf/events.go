@@ -173,12 +173,17 @@ func (e *events) close() {
 	}
 }
 
-// reset aborts the requests that wait: a reset of the controller leaves no command behind. An event whose
+// reset aborts the requests that wait: a reset of the controller leaves no command behind. What the host wants
+// to know of it says anew, and of notices that have come before hears no more; an event of another kind whose
 // log page has not been read is not held back any more. The admin queue is transmitted by whoever resets.
 func (e *events) reset() {
 	e.mu.Lock()
 	l := e.requests
-	e.requests, e.told = nil, [eventKinds]bool{}
+	e.requests, e.told, e.config = nil, [eventKinds]bool{}, 0
+	for k, row := range eventRows {
+		e.due[k] = e.due[k] && row.asked == 0
+	}
+	clear(e.masks)
 	e.mu.Unlock()
 	for _, r := range l {
 		r.end(nvme.AbortRequested)

@@ -119,8 +119,18 @@ func (c *controller) structure(q nvme.Identify, t nvme.QueueTransport) ([]byte, 
 		}
 		return nvme.AppendNSIDs(nil, ids, q.NSID()), nvme.Success
 	case nvme.CNSAttachedControllers, nvme.CNSControllers:
+		all := c.sub.all()
+		if q.CNS() == nvme.CNSAttachedControllers && c.sub.namespace(q.NSID()) == nil {
+			switch id := q.NSID(); {
+			case id == nvme.NSIDAll:
+				return nil, nvme.InvalidField
+			case id == 0 || id > maxNSID:
+				return nil, nvme.InvalidNamespace
+			}
+			all = nil // an inactive namespace is attached to none
+		}
 		var ids []uint16
-		for _, o := range c.sub.all() {
+		for _, o := range all {
 			ids = append(ids, o.id)
 		}
 		slices.Sort(ids)
@@ -132,6 +142,9 @@ func (c *controller) structure(q nvme.Identify, t nvme.QueueTransport) ([]byte, 
 		l := nvme.CommandSetLimits{VerifySize: maxTransferShift, WriteZeroesSize: maxZeroesShift}
 		return l.AppendTo(nil), nvme.Success
 	case nvme.CNSCommandSets:
+		if id := q.CntlID(); id != nvme.CntlIDDynamic && c.sub.controller(id) == nil {
+			return nil, nvme.InvalidField
+		}
 		b := make([]byte, nvme.IdentifyLen)
 		b[0] = 1 // one combination: the NVM command set alone
 		return b, nvme.Success
@@ -143,6 +156,9 @@ func (c *controller) structure(q nvme.Identify, t nvme.QueueTransport) ([]byte, 
 
 // namespaceStructure makes the structures that are about one namespace.
 func (c *controller) namespaceStructure(q nvme.Identify) ([]byte, nvme.Status) {
+	if q.CNS() == nvme.CNSCommandSetNamespace && q.CommandSet() != nvme.CSINVM {
+		return nil, nvme.InvalidField
+	}
 	id := q.NSID()
 	n := c.sub.namespace(id)
 	if n == nil {
@@ -198,6 +214,7 @@ func (c *controller) identify(t nvme.QueueTransport) *nvme.Controller {
 	}
 	if c.sub.kind == nvme.TypeDiscovery {
 		d.OAES = nvme.NoticeDiscovery
+		d.LPA &^= nvme.LogSupportedPages // which goes with log pages 12h and 13h
 		return d
 	}
 	d.CMIC = nvme.SharedPorts | nvme.SharedControllers
@@ -218,7 +235,9 @@ func (c *controller) identify(t nvme.QueueTransport) *nvme.Controller {
 		d.FNA = nvme.FormatNotForAll
 	}
 	d.Sanitize = c.sub.sanitizes()
-	d.NWPC = nvme.WriteProtects
+	if c.sub.anyProtects() {
+		d.NWPC = nvme.WriteProtects
+	}
 	d.FUSES, d.OCFS = nvme.FusesCompareWrite, nvme.CopyFormat0
 	d.IOCCSZ = uint32(nvme.SQELen+t.MaxInCapsule()) / 16
 	d.IORCSZ = nvme.CQELen / 16

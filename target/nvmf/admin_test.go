@@ -52,10 +52,17 @@ func TestIdentify(t *testing.T) {
 	if cap := nvme.Cap(h.property(nvme.PropCAP)); cap.Entries() != 128 || cap&nvme.CapNVM == 0 || cap.Timeout() == 0 {
 		t.Errorf("CAP %x", uint64(cap))
 	}
+	if b := h.identify(nvme.CNSAttachedControllers, 7); binary.LittleEndian.Uint16(b) != 0 {
+		t.Error("a namespace that is not there has controllers")
+	}
 	for name, s := range map[string]nvme.SQE{
-		"unknown CNS":        sqe(func(s *nvme.SQE) { s.NewIdentify(0x44, 0) }),
-		"namespace 0":        sqe(func(s *nvme.SQE) { s.NewIdentify(nvme.CNSNamespace, 0) }),
-		"namespace too high": sqe(func(s *nvme.SQE) { s.NewIdentify(nvme.CNSNamespace, 1025) }),
+		"another command set":                            sqe(func(s *nvme.SQE) { s.NewIdentify(nvme.CNSCommandSetNamespace, 1); s[47] = 2 }),
+		"command sets of a controller that is not there": sqe(func(s *nvme.SQE) { s.NewIdentify(nvme.CNSCommandSets, 0); s[42], s[43] = 0xEF, 0xFF }),
+		"controllers attached to namespace 0":            sqe(func(s *nvme.SQE) { s.NewIdentify(nvme.CNSAttachedControllers, 0) }),
+		"controllers attached to all namespaces":         sqe(func(s *nvme.SQE) { s.NewIdentify(nvme.CNSAttachedControllers, nvme.NSIDAll) }),
+		"unknown CNS":                                    sqe(func(s *nvme.SQE) { s.NewIdentify(0x44, 0) }),
+		"namespace 0":                                    sqe(func(s *nvme.SQE) { s.NewIdentify(nvme.CNSNamespace, 0) }),
+		"namespace too high":                             sqe(func(s *nvme.SQE) { s.NewIdentify(nvme.CNSNamespace, 1025) }),
 	} {
 		if _, err := h.do(s, make([]byte, 4096), nil); err == nil {
 			t.Errorf("%s: is answered", name)
@@ -185,6 +192,9 @@ func TestFeatures(t *testing.T) {
 	}
 	if _, err := set(nvme.FeatureKeepAlive, 1500); err != nil || get(nvme.FeatureKeepAlive) != 2000 {
 		t.Errorf("keep alive: %v, %d", err, get(nvme.FeatureKeepAlive))
+	}
+	if _, err := set(nvme.FeatureKeepAlive, 1<<32-1); err != nil || get(nvme.FeatureKeepAlive) != 4294967000 {
+		t.Errorf("the longest keep alive: %v, %d", err, get(nvme.FeatureKeepAlive))
 	}
 	if _, err := set(nvme.FeatureKeepAlive, 0); !errors.Is(err, nvme.KeepAliveInvalid|nvme.DoNotRetry) {
 		t.Errorf("no keep alive: %v", err)

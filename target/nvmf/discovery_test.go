@@ -59,8 +59,8 @@ func TestUniqueDiscoveryName(t *testing.T) {
 	for i, name := range []string{ownNQN, nvme.DiscoveryNQN} {
 		h := r.attachTo(name, hostNQN, byte(i), 0)
 		d, err := nvme.ParseController(h.identify(nvme.CNSController, 0))
-		if err != nil || d.Subsystem != ownNQN || d.Type != nvme.TypeDiscovery {
-			t.Errorf("%s: Identify tells %q, type %d, %v", name, d.Subsystem, d.Type, err)
+		if err != nil || d.Subsystem != ownNQN || d.Type != nvme.TypeDiscovery || d.LPA != nvme.LogExtended {
+			t.Errorf("%s: Identify tells %q, type %d, LPA %02xh, %v", name, d.Subsystem, d.Type, d.LPA, err)
 		}
 		if l, _ := h.entries(); len(l) != 4 || l[0].Type != nvme.SubsystemDiscovery || l[0].Subsystem != ownNQN || l[2].Subsystem != subNQN {
 			t.Errorf("%s: %+v", name, l)

@@ -1,6 +1,7 @@
 package nvmf
 
 import (
+	"math"
 	"sync/atomic"
 	"time"
 
@@ -21,6 +22,9 @@ const (
 	keepAliveUnit      = time.Second
 	keepAliveSlack     = time.Second
 	discoveryKeepAlive = 2 * time.Minute // of a discovery controller without one
+
+	// maxKeepAlive is the longest, as the feature has 32 bits for milliseconds.
+	maxKeepAlive = math.MaxUint32 * time.Millisecond / keepAliveUnit * keepAliveUnit
 )
 
 // setLocked changes the timeout, rounded up to its granularity, and begins anew.
@@ -28,7 +32,7 @@ func (k *keepAlive) setLocked(d time.Duration) {
 	if d == 0 && k.c.sub.kind == nvme.TypeDiscovery {
 		d = discoveryKeepAlive
 	}
-	k.timeout = (d + keepAliveUnit - 1) / keepAliveUnit * keepAliveUnit
+	k.timeout = min((d+keepAliveUnit-1)/keepAliveUnit*keepAliveUnit, maxKeepAlive)
 	k.stopLocked()
 	if k.timeout > 0 && !k.c.over {
 		k.seen.Store(false)

@@ -126,7 +126,7 @@ func TestNoFormat(t *testing.T) {
 		t.Errorf("write protection: %v", err)
 	}
 	c, err := nvme.ParseController(h.identify(nvme.CNSController, 0))
-	if err != nil || c.OACS != 0 || c.Sanitize != 0 {
+	if err != nil || c.OACS != 0 || c.Sanitize != 0 || c.NWPC != 0 {
 		t.Errorf("%+v, %v", c, err)
 	}
 }

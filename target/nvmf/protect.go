@@ -1,6 +1,8 @@
 package nvmf
 
 import (
+	"slices"
+
 	"softiser/internal/nvme"
 	"softiser/target/volume"
 )
@@ -10,6 +12,11 @@ var protectRow = ioCommand{access: volume.Writes, heals: volume.Protections, run
 	r.resume = func(r volumeRequest) { protectRequest{r}.now() }
 	r.ns.vol.All(&r.Op)
 }}
+
+// anyProtects reports whether one of the namespaces can be write protected.
+func (s *subsystem) anyProtects() bool {
+	return slices.ContainsFunc(s.list(), func(n *namespace) bool { return n.vol.MayProtect() })
+}
 
 // protectRequest is a request that changes a namespace's write protection.
 type protectRequest struct{ volumeRequest }

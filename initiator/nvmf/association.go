@@ -106,8 +106,7 @@ type controller struct {
 	cap     nvme.Cap
 	version nvme.Version
 	ident   *nvme.Controller
-	zeroes  uint8         // WZSL
-	verify  uint8         // VSL
+	limits  nvme.CommandSetLimits
 	kato    time.Duration // keep alive timeout; 0: none
 	holds   time.Duration // how long the controller may keep us without a keep alive: kato as it rounds it up
 }

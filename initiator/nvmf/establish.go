@@ -219,7 +219,7 @@ func (t *attempt) identify(ctx context.Context) error {
 	if c.cap&nvme.CapIOCS != 0 {
 		if _, err := a.admin.do(ctx, func(s *nvme.SQE) { s.NewIdentify(nvme.CNSCommandSetController, 0) }, b, "Identify"); err == nil {
 			if l, err := nvme.ParseCommandSetLimits(b); err == nil {
-				c.zeroes, c.verify = l.WriteZeroesSize, l.VerifySize
+				c.limits = l
 			}
 		} else if lost(err) {
 			return err
@@ -263,6 +263,9 @@ func (t *attempt) connectIO(ctx context.Context) error {
 	}
 	sq, cq := nvme.ParseQueueCounts(e.DW0())
 	granted := min(sq, cq, want)
+	if c.cap.Entries() < 2 { // one of them stays empty
+		return errors.New("nvmf: the controller's queues have one entry, and so no room for a command")
+	}
 	depth := min(a.cfg.QueueDepth, c.cap.Entries()-1)
 	if c.ident.MaxCmd > 0 {
 		depth = min(depth, int(c.ident.MaxCmd))

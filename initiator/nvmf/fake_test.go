@@ -27,6 +27,8 @@ type fake struct {
 	ident nvme.Controller
 	space nvme.Namespace
 	ids   nvme.Identifiers
+	// limits, if there are any, are what Identify tells of the command set.
+	limits nvme.CommandSetLimits
 	// grant is the most I/O queues that a controller grants, entries the most that each
 	// has; 0: what is asked for, and 128.
 	grant, entries atomic.Int32
@@ -163,7 +165,11 @@ func (q *fakeQueue) serve(k *nvme.Command, e *nvme.CQE) {
 		case nvme.FabricsPropertyGet:
 			switch s.Property().Offset() {
 			case nvme.PropCAP:
-				e.SetResult(uint64(nvme.NewCap(cmp.Or(int(f.entries.Load()), 128), 2, nvme.CapCQR|nvme.CapNVM)))
+				bits := nvme.CapCQR | nvme.CapNVM
+				if f.limits != (nvme.CommandSetLimits{}) {
+					bits |= nvme.CapIOCS
+				}
+				e.SetResult(uint64(nvme.NewCap(cmp.Or(int(f.entries.Load()), 128), 2, bits)))
 			case nvme.PropVS:
 				e.SetResult(uint64(nvme.Version14))
 			case nvme.PropCSTS:
@@ -186,6 +192,8 @@ func (q *fakeQueue) serve(k *nvme.Command, e *nvme.CQE) {
 				f.mu.Lock()
 				out = f.space.AppendTo(nil)
 				f.mu.Unlock()
+			case nvme.CNSCommandSetController:
+				out = f.limits.AppendTo(nil)
 			case nvme.CNSDescriptors:
 				f.mu.Lock()
 				out = f.ids.AppendTo(nil)
@@ -460,6 +468,37 @@ func TestZeroesRefused(t *testing.T) {
 	}
 }
 
+// Ranges of Dataset Management are no longer than the controller takes them.
+func TestDiscardLimits(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		limits nvme.CommandSetLimits
+		want   int64
+	}{
+		{"none", nvme.CommandSetLimits{}, 1 << 20},
+		{"of a range", nvme.CommandSetLimits{DSMRangeBlocks: 100}, 100 * 512},
+		{"of a command", nvme.CommandSetLimits{DSMBlocks: 50}, 50 * 512},
+		{"both", nvme.CommandSetLimits{DSMRangeBlocks: 100, DSMBlocks: 1 << 62}, 100 * 512},
+	} {
+		f := newFake(t)
+		f.limits = tt.limits
+		n := open(t, f.config())
+		var longest atomic.Int64
+		f.set(func(q *fakeQueue, k *nvme.Command, _ *nvme.CQE) bool {
+			if q.id != 0 && k.SQE.Opcode() == nvme.OpDatasetManagement {
+				longest.Store(max(longest.Load(), int64(nvme.DSMRange(k.Data, 0).Blocks)*512))
+			}
+			return true
+		})
+		if err := n.Discard(0, 1<<20); err != nil {
+			t.Fatal(err)
+		}
+		if longest.Load() != tt.want {
+			t.Errorf("limit %s: a range of %d bytes, want %d", tt.name, longest.Load(), tt.want)
+		}
+	}
+}
+
 // A command without an answer costs the association, and ends with ErrTimeout.
 func TestCommandTimeout(t *testing.T) {
 	f := newFake(t)
@@ -524,6 +563,7 @@ func TestImpossibleControllers(t *testing.T) {
 		"no queues":         func(f *fake) { f.answer = refuse(0, nvme.AdminSetFeatures) },
 		"no Identify":       func(f *fake) { f.answer = refuse(0, nvme.AdminIdentify) },
 		"I/O queue refused": func(f *fake) { f.answer = refuse(1, nvme.OpFabrics) },
+		"queues of 1 entry": func(f *fake) { f.entries.Store(1) }, // have room for no command
 	} {
 		f := newFake(t)
 		change(f)

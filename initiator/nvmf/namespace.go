@@ -192,18 +192,24 @@ func (a *Association) geometry(d *nvme.Namespace) (*geometry, error) {
 	if has(nvme.HasDSM) {
 		g.info.Discard = true
 		g.info.ZeroesOnTrim = d.DLFEAT&7 == nvme.DeallocatedZeroes
-		g.maxDiscard = 1 << 30 >> shift << shift
+		most := uint64(1 << 30 >> shift)
+		for _, l := range []uint64{uint64(c.limits.DSMRangeBlocks), c.limits.DSMBlocks} { // ours have one range
+			if l > 0 {
+				most = min(most, l)
+			}
+		}
+		g.maxDiscard = int64(most) << shift
 	}
 	if has(nvme.HasWriteZeroes) {
-		g.maxZeroes = pages(c.zeroes)
-		if c.zeroes == 0 {
+		g.maxZeroes = pages(c.limits.WriteZeroesSize)
+		if c.limits.WriteZeroesSize == 0 {
 			g.maxZeroes = pages(c.ident.MDTS) // controllers before NVMe 2.0 mean this one
 		}
 		g.maxZeroes = limit(g.maxZeroes)
 		g.deallocate = d.DLFEAT&nvme.ZeroesDeallocate != 0 && d.DLFEAT&7 == nvme.DeallocatedZeroes
 	}
 	if has(nvme.HasVerify) {
-		g.maxVerify = limit(pages(c.verify))
+		g.maxVerify = limit(pages(c.limits.VerifySize))
 	}
 	if has(nvme.HasCompare) && c.ident.FUSES&nvme.FusesCompareWrite != 0 {
 		// The pair is atomic as far as the compare and write unit goes.

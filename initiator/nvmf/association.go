@@ -368,6 +368,7 @@ func (a *Association) again(since time.Time) error {
 		n += q.vacate()
 	}
 	for _, q := range a.granted() {
+		q.refit()
 		n += q.flow()
 	}
 	a.announce(Event{Kind: EventRecovered, Down: time.Since(since), Replayed: n})

@@ -187,7 +187,9 @@ func (q *fakeQueue) serve(k *nvme.Command, e *nvme.CQE) {
 		case nvme.AdminIdentify:
 			switch s.Identify().CNS() {
 			case nvme.CNSController:
+				f.mu.Lock()
 				out = f.ident.AppendTo(nil)
+				f.mu.Unlock()
 			case nvme.CNSNamespace:
 				f.mu.Lock()
 				out = f.space.AppendTo(nil)

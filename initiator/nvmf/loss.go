@@ -162,6 +162,39 @@ func (r *request) restart(losses uint32) {
 	r.issued, r.parts, r.losses = 0, 0, losses
 }
 
+// refit has what is sent again, and what waits, keep to the limits of a controller that takes less
+// in one command than the one before.
+func (q *queue) refit() {
+	q.mu.Lock()
+	defer q.unlock()
+	for r := q.waiting.First(); r != nil; r = r.node.Next() {
+		r.narrow()
+	}
+	var long []*request
+	for c := q.resend.head; c != nil; c = c.next {
+		r := c.req
+		r.narrow()
+		if r.op.limit != nil && r.phase != flushNow && c.n > r.op.limit(r.geo) && !slices.Contains(long, r) {
+			long = append(long, r)
+		}
+	}
+	for _, r := range long { // what was outstanding of them is repeatable, and so are they as a whole
+		q.release(r)
+		r.restart(q.a.losses.Load())
+		q.moveRequest(r, reqQueued)
+		q.waiting.push(r)
+	}
+}
+
+// narrow gives r the limits that its namespace has now, if they are narrower. One that has none
+// any more lets the controller say so.
+func (r *request) narrow() {
+	g := r.ns.geo.Load()
+	if limit := r.op.limit; limit != nil && limit(g) > 0 && limit(g) < limit(r.geo) {
+		r.geo = g
+	}
+}
+
 // flow lets requests through, and returns how many commands are sent again.
 func (q *queue) flow() (replayed int) {
 	q.mu.Lock()

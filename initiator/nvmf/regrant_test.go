@@ -89,6 +89,47 @@ func TestOtherQueuesAfterReconnect(t *testing.T) {
 	}
 }
 
+// A controller that takes shorter transfers after a reconnect than before gets what was
+// outstanding, and what waited, in commands that it takes.
+func TestShorterTransfersAfterReconnect(t *testing.T) {
+	f := newFake(t)
+	f.entries.Store(5)
+	n := open(t, f.config())
+	f.set(func(q *fakeQueue, k *nvme.Command, e *nvme.CQE) bool { return q.id == 0 })
+	const many, length = 12, 64 << 10
+	done := make(chan *blockio.Request, many)
+	var rs []*blockio.Request
+	for i := range many {
+		r := &blockio.Request{Op: blockio.OpWrite, Off: int64(i) * length, Buf: random(length), Done: func(r *blockio.Request) { done <- r }}
+		if i%4 == 3 {
+			r.Op = blockio.OpRead
+		}
+		rs = append(rs, r)
+	}
+	n.SubmitBatch(rs)
+	await.True(t, "the controller has as many as it takes", func() bool { return f.count("Write")+f.count("Read") == 4 })
+	f.mu.Lock()
+	f.ident.MDTS = 1
+	f.mu.Unlock()
+	f.set(func(q *fakeQueue, k *nvme.Command, e *nvme.CQE) bool {
+		if op := k.SQE.Opcode(); q.id != 0 && (op == nvme.OpWrite || op == nvme.OpRead) && k.SQE.SGL().Length() > 8<<10 {
+			e.SetStatus(nvme.InvalidField | nvme.DoNotRetry)
+		}
+		return true
+	})
+	f.drop()
+	for range many {
+		if r := <-done; r.Err != nil {
+			t.Errorf("operation %d at %d: %v", r.Op, r.Off, r.Err)
+		}
+	}
+	for i, r := range rs {
+		if r.Op == blockio.OpWrite && !bytes.Equal(f.mem[i*length:][:length], r.Buf) {
+			t.Errorf("blocks of write %d have something else", i)
+		}
+	}
+}
+
 // A request that was moved to another queue can still be given up, and one that is moved
 // while it ends ends once.
 func TestMovedAndAbandoned(t *testing.T) {

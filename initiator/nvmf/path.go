@@ -82,9 +82,8 @@ func accessOf(s nvme.ANAState) blockio.Access {
 
 // Fence returns nil once the controller must have ended the association by itself: nothing
 // of it is carried out after its keep alive timeout (Base 2.1 §3.9), as the controller has
-// rounded it. That begins anew with
-// whatever the controller has heard last, and controllers look at it twice in that time at
-// worst. An association without keep alive is not fenced but by a new one.
+// rounded it. That begins anew with whatever the controller has heard last, and controllers look
+// at it twice in that time at worst. An association without keep alive is not fenced but by a new one.
 func (n *Namespace) Fence(context.Context, []blockio.Path) error {
 	if up, _ := n.Connected(); up {
 		return nil
@@ -101,8 +100,9 @@ func (n *Namespace) Fence(context.Context, []blockio.Path) error {
 	return nil
 }
 
-// fenceSlack is what rounding of the keep alive timeout may add.
-const fenceSlack = time.Second
+// fenceSlack is what the controller may be late: our own is with each of two looks, and clocks and
+// the rounding of the timeout may add something.
+const fenceSlack = 2*nvme.KeepAliveSlack + time.Second
 
 // Reset implements blockio.Path: hosts cannot end each other's commands.
 func (n *Namespace) Reset(context.Context) error {

@@ -259,7 +259,7 @@ func TestFenceByGrantedKeepAlive(t *testing.T) {
 		kas    uint16
 		ms     uint32
 		fenced time.Duration // after the loss, at the earliest
-	}{{1, 0, 1800 * time.Millisecond}, {100, 0, 21 * time.Second}, {1, 30_000, 61 * time.Second}, {1, 100, 1800 * time.Millisecond}} {
+	}{{1, 0, 3800 * time.Millisecond}, {100, 0, 23 * time.Second}, {1, 30_000, 63 * time.Second}, {1, 100, 3800 * time.Millisecond}} {
 		f := newFake(t)
 		f.ident.KAS = c.kas
 		f.kato.Store(c.ms)

@@ -72,6 +72,11 @@ func (c Connect) SetKeepAlive(d time.Duration) {
 	c.SetCDW(12, uint32(min(ms, math.MaxUint32)))
 }
 
+// KeepAliveSlack is how much later than the keep alive timeout a controller of ours looks whether
+// its host has been silent. It looks twice in the worst case, which hosts reckon with that wait
+// for its end.
+const KeepAliveSlack = time.Second
+
 // Byte offsets of Connect's fields, for [InvalidParameter].
 const (
 	ConnectAtRecordFormat  = 40

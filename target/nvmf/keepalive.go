@@ -20,7 +20,7 @@ type keepAlive struct {
 
 const (
 	keepAliveUnit      = time.Second
-	keepAliveSlack     = time.Second
+	keepAliveSlack     = nvme.KeepAliveSlack
 	discoveryKeepAlive = 2 * time.Minute // of a discovery controller without one
 
 	// maxKeepAlive is the longest, as the feature has 32 bits for milliseconds.

@@ -282,7 +282,8 @@ func (r adminRequest) getLogPage() {
 	}
 }
 
-// page makes a log page, nil if there is none, and tells which event it is about.
+// page makes a log page, nil if there is none, and tells which event it is about. What the host has
+// read is forgotten, unless it retains the event or will be refused for the offset.
 func (c *controller) page(q nvme.GetLogPage, r *request) ([]byte, event) {
 	const none = eventKinds
 	if c.sub.kind == nvme.TypeDiscovery {
@@ -310,7 +311,7 @@ func (c *controller) page(q nvme.GetLogPage, r *request) ([]byte, event) {
 		copy(b[8:16], "1.0     ")
 		return b, none
 	case nvme.LogChangedNamespaces:
-		return nvme.AppendChanged(nil, c.events.takeChanged(q.RetainEvent())), eventNamespace
+		return nvme.AppendChanged(nil, c.events.takeChanged(q.RetainEvent() || q.Offset() > nvme.ChangedLen)), eventNamespace
 	case nvme.LogCommandEffects:
 		return c.effects(), none
 	case nvme.LogFeatures:
@@ -322,7 +323,7 @@ func (c *controller) page(q nvme.GetLogPage, r *request) ([]byte, event) {
 	case nvme.LogSanitize:
 		return c.sub.sanitizeLog().AppendTo(nil), eventSanitize
 	case nvme.LogReservation:
-		n := c.events.takeNotice(q.RetainEvent())
+		n := c.events.takeNotice(q.RetainEvent() || q.Offset() > nvme.ReservationLogLen)
 		return n.AppendTo(nil), eventReservation
 	}
 	return nil, none

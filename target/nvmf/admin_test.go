@@ -156,6 +156,17 @@ func TestLogPages(t *testing.T) {
 	if _, err := h.do(q, make([]byte, 64), nil); !errors.Is(err, nvme.InvalidField|nvme.DoNotRetry) {
 		t.Errorf("behind the end: %v", err)
 	}
+	// What is refused does not take the changes that the page tells of.
+	if err := r.vol.(blockdev.Resizer).Resize(32 << 20); err != nil {
+		t.Fatal(err)
+	}
+	q.NewGetLogPage(nvme.LogChangedNamespaces, nvme.NSIDAll, 8192, 64)
+	if _, err := h.do(q, make([]byte, 64), nil); !errors.Is(err, nvme.InvalidField|nvme.DoNotRetry) {
+		t.Errorf("changes behind the end: %v", err)
+	}
+	if b := h.log(nvme.LogChangedNamespaces, nvme.ChangedLen); b[0] != 1 {
+		t.Errorf("changed namespaces %x after a refused command", b[:8])
+	}
 	q.NewGetLogPage(nvme.LogSMART, nvme.NSIDAll, 0, 1<<30)
 	if _, err := h.do(q, make([]byte, 64), nil); !errors.Is(err, nvme.SGLDataLengthInvalid|nvme.DoNotRetry) {
 		t.Errorf("more than there is room for: %v", err)

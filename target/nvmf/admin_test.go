@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -386,17 +387,18 @@ func (c withHook) With(f []zapcore.Field) zapcore.Core {
 
 // A subsystem that is removed while a host connects takes the controller along that is being made.
 func TestRemoveSubsystemWhileConnecting(t *testing.T) {
-	var r *rig
-	var removed error
-	r = open(t, func(c *target.Config, _ *nvmf.SubsystemConfig) {
-		c.Log = zap.New(withHook{zapcore.NewNopCore(), func() { removed = r.srv.RemoveSubsystem(context.Background(), subNQN) }})
+	var srv atomic.Pointer[target.Server]
+	removed := make(chan error, 1)
+	r := open(t, func(c *target.Config, _ *nvmf.SubsystemConfig) {
+		c.Log = zap.New(withHook{zapcore.NewNopCore(), func() { removed <- srv.Load().RemoveSubsystem(context.Background(), subNQN) }})
 	})
+	srv.Store(r.srv)
 	d := nvme.ConnectData{HostID: nvme.HostID{1}, CntlID: nvme.CntlIDDynamic, Subsystem: subNQN, Host: hostNQN}
 	if _, err := dial(t, r.addr).connect(0, d, time.Minute); !errors.Is(err, nvme.ConnectControllerBusy) {
 		t.Error(err)
 	}
-	if removed != nil {
-		t.Error(removed)
+	if err := <-removed; err != nil {
+		t.Error(err)
 	}
 	await.True(t, "there is no controller", func() bool { return len(r.srv.Controllers()) == 0 })
 }

@@ -264,7 +264,9 @@ func (c *controller) setConfig(v nvme.Config) {
 		cut(io, errReset)
 		c.abortAll() // those of the admin queue, too
 		c.events.reset()
-		c.features.reset()
+		c.features.mu.Lock()
+		clear(c.features.values) // they are not saved (NVM Express 1.4 §5.21.1)
+		c.features.mu.Unlock()
 	}
 }
 

@@ -15,14 +15,6 @@ type features struct {
 	values map[nvme.FeatureID]uint32
 }
 
-// reset forgets what the host has set: values that are not saved are as at the beginning after a
-// reset of the controller (NVM Express 1.4 §5.21.1).
-func (f *features) reset() {
-	f.mu.Lock()
-	clear(f.values)
-	f.mu.Unlock()
-}
-
 // plain are the features that are kept and have no effect: they are about a device
 // that does its own scheduling, cooling and power saving.
 var plain = map[nvme.FeatureID]bool{

@@ -74,9 +74,9 @@ func lioCases(scheme string) []Case {
 			if err != nil {
 				return "", err
 			}
-			time.Sleep(3 * time.Second)
-			if _, err := e.In("tpg=%s/iscsi/%s/tpgt_1; echo 0 > $tpg/enable; sleep 3; echo 1 > $tpg/enable", "$LIO", lioIQN); err != nil {
-				return "", err
+			// A login has a few commands, the run has 1024 of them.
+			if _, err := e.In("tpg=%[1]s/iscsi/%[2]s/tpgt_1; until [ $(cat %[1]s/core/*/*/statistics/scsi_lu/num_cmds) -ge 200 ]; do sleep 0.1; done; echo 0 > $tpg/enable; sleep 3; echo 1 > $tpg/enable", "$LIO", lioIQN); err != nil {
+				return "", fmt.Errorf("under I/O: %w", err)
 			}
 			return "recovered, verified", p.wait(90 * time.Second)
 		}),
@@ -97,7 +97,9 @@ func copyBack(e *Env, url string) (string, error) {
 	if err := os.WriteFile(in, want, 0o644); err != nil {
 		return "", err
 	}
-	if _, err := e.Host("iser-initiator", "write", url, in); err != nil {
+	// LIO gives a command 3 s for its data. Through the guest's network, 16 MiB at once take
+	// longer when the machine does anything else; over iSER it then takes no login any more.
+	if _, err := e.Host("iser-initiator", "write", url, "--depth", "4", "--chunk", "256KiB", in); err != nil {
 		return "", err
 	}
 	if _, err := e.Host("iser-initiator", "read", url, "--length", "16MiB", out); err != nil {

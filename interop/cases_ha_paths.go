@@ -52,7 +52,7 @@ modprobe -a dm_multipath dm_service_time scsi_dh_alua || die modules
 cp /job/multipath.conf /etc/; multipathd -d >/job/multipathd.log 2>&1 &
 [ @IFACE = default ] || siw_up || die siw
 initiator || die iscsid
-iscsiadm -m discovery -t st -p $HOST:@PORT -I @IFACE >/tmp/found || die discovery
+discover @PORT @IFACE >/tmp/found || die discovery
 [ $(grep -c @IQN /tmp/found) = 2 ] || { cat /tmp/found; die not both portals; }
 for kv in node.conn[0].timeo.noop_out_interval=2 node.conn[0].timeo.noop_out_timeout=5; do iscsiadm -m node -T @IQN -o update -n ${kv%=*} -v ${kv#*=} || die $kv; done
 iscsiadm -m node -T @IQN -l >/tmp/login.log 2>&1 || { cat /tmp/login.log; die login; }

@@ -47,15 +47,8 @@ func linuxCases(mode string) []Case {
 	const login = "d=$(attach @MODE @PORT @IQN) || die attach: $d\n"
 	const logout = "\ndetach @IQN || die detach"
 	cases := []Case{
-		// Over iSER the answers are late. One that comes before iscsiadm has seen the kernel take
-		// the request, which happens when a processor of a guest stands still, is taken in while
-		// it waits for that (__kipc_call in open-iscsi's netlink.c), and then waited for at the
-		// socket, in vain, for 30 s (discovery_sendtargets). That is read in its source; what was
-		// seen is the 30 s and a segmentation fault of iscsiadm behind them, which it does not explain.
 		session("discovery", "SendTargets lists the target, login to what it lists", mode != "iser", ramTarget, `
-[ @MODE = tcp ] || { modprobe sch_netem; tc qdisc add dev eth0 root netem delay 100ms || die tc; }
-iscsiadm -m discovery -t st -p $HOST:@PORT -I @IFACE | tee /tmp/found; grep -q "$HOST:@PORT,1 @IQN" /tmp/found || die not listed
-[ @MODE = tcp ] || tc qdisc del dev eth0 root || die tc
+discover @PORT @IFACE | tee /tmp/found; grep -q "$HOST:@PORT,1 @IQN" /tmp/found || die not listed
 iscsiadm -m node -T @IQN -l >/dev/null || die login; disk @IQN || die disk; detach @IQN || die detach; echo listed, logged in and out`),
 		session("sizes", "direct I/O of 512 B to 4 MiB at odd offsets", false, ramTarget, login+"sizes $d || die"+logout+"; echo all the same"),
 		session("sg-tools", "sg_inq, sg_vpd, sg_readcap, sg_luns, sg_modes, sg_opcodes agree", mode == "iser", ramTarget, login+`

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"softiser/initiator"
@@ -105,6 +106,41 @@ func loginLost(e *Env, url string) (string, error) {
 	through := strings.Replace(url, strconv.Itoa(e.Port(3260)), strconv.Itoa(ln.Addr().(*net.TCPAddr).Port), 1)
 	_, err = e.Host("iser-initiator", "bench", through, "--rw=randwrite", "--bsrange=512-256k", "--iodepth=32", "--size=16m", "--verify=crc32c")
 	return fmt.Sprintf("recovered, verified after %v", time.Since(began).Round(time.Second)), err
+}
+
+// disabledAtLIO takes LIO's portal group away for three seconds.
+//
+// When LIO closes a connection over iSER, Linux 6.1 waits for the commands that LIO has, of
+// which some now and then never end (isert_wait_conn, target_wait_for_cmds); the portal group
+// stays as it is then. So there LIO has none: the initiator stands still, and the data of its
+// writes, of 4 KiB, has come with the commands.
+func disabledAtLIO(e *Env, scheme, url string) (string, error) {
+	p, err := e.Start("iser-initiator", "bench", url, "--rw=randwrite", "--bs=4k", "--iodepth=8", "--size=4m", "--rate-iops=100", "--verify=crc32c")
+	if err != nil {
+		return "", err
+	}
+	const setup = "tpg=%[1]s/iscsi/%[2]s/tpgt_1; commands() { cat %[1]s/core/*/*/statistics/scsi_lu/num_cmds; }; "
+	// A login has a few commands, the run has 1024 of them.
+	if _, err := e.In(setup+"until [ $(commands) -ge 200 ]; do sleep 0.1; done", "$LIO", lioIQN); err != nil {
+		return "", fmt.Errorf("the I/O has not begun: %w", err)
+	}
+	quiet := ""
+	if scheme == "iser" {
+		if err := p.proc.Signal(syscall.SIGSTOP); err != nil {
+			return "", err
+		}
+		quiet = "n=0; until [ $(commands) = $n ]; do n=$(commands); sleep 2; done; "
+	}
+	if _, err := e.In(setup+quiet+"echo 0 > $tpg/enable", "$LIO", lioIQN); err != nil {
+		return "", err
+	}
+	if err := p.proc.Signal(syscall.SIGCONT); err != nil {
+		return "", err
+	}
+	if _, err := e.In(setup+"sleep 3; echo 1 > $tpg/enable", "$LIO", lioIQN); err != nil {
+		return "", err
+	}
+	return "recovered, verified", p.wait(90 * time.Second)
 }
 
 // gathered reads from LIO, whose memory is in pages, and looks at the capture: each

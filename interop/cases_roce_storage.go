@@ -49,7 +49,7 @@ var roceStorageCases = func() []Case {
 	const lost = "\nlost; lossless"
 	return []Case{
 		iser("discovery", "SendTargets lists the target, login to what it lists", ramTarget, `initiator || die iscsid
-iscsiadm -m discovery -t st -p $HOST:@PORT -I iser | tee /tmp/found; grep -q "$HOST:@PORT,1 @IQN" /tmp/found || die not listed
+discover @PORT iser | tee /tmp/found; grep -q "$HOST:@PORT,1 @IQN" /tmp/found || die not listed
 iscsiadm -m node -T @IQN -l >/dev/null || die login; disk @IQN || die disk; detach @IQN || die detach; echo listed, logged in and out`),
 		iser("sizes", "direct I/O of 512 B to 4 MiB at odd offsets", ramTarget, login+"sizes $d || die"+logout+"; echo all the same"),
 		iser("fio-verify", "2 jobs at depth 32 read back what they wrote", ramTarget, login+"verify $d 16 2 32 || die fio"+logout+"; echo verified"),

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -51,18 +52,19 @@ func TestShortCalls(t *testing.T) {
 // found the store too short, and until it has found it long enough again.
 func TestWriteAfterTruncation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		have, asked := int64(1<<20), 0
+		var have, asked atomic.Int64
+		have.Store(1 << 20)
 		v, _ := openFile(t, 1<<20, linux, func(c *Config) {
 			c.Local = false
-			c.StoreSize = func() (int64, error) { asked++; return have, nil }
+			c.StoreSize = func() (int64, error) { asked.Add(1); return have.Load(), nil }
 		})
-		write := func() (int, error) {
-			before := asked
+		write := func() (int64, error) {
+			before := asked.Load()
 			_, err := v.WriteAt(make([]byte, 512), 768<<10)
-			return asked - before, err
+			return asked.Load() - before, err
 		}
 		becomes := func(n int64) {
-			have = n
+			have.Store(n)
 			time.Sleep(watchEvery) // the clock of the bubble: the watcher looks
 			synctest.Wait()
 		}

@@ -43,7 +43,7 @@ func TestOneKeepAliveTimer(t *testing.T) {
 func TestSilentHostEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const timeout = 5 * time.Second
-		c := &controller{sub: &subsystem{}, zlog: zap.NewNop(), seat: &seat{at: &share{of: &shares{}}}}
+		c := &controller{fe: new(Frontend), sub: &subsystem{}, zlog: zap.NewNop(), seat: &seat{at: &share{of: &shares{}}}}
 		c.alive.c = c
 		c.mu.Lock()
 		c.alive.setLocked(timeout)

@@ -158,5 +158,8 @@ func (s CtrlStatus) Ready() bool { return s&StatusReady != 0 }
 // Fatal reports whether the controller has failed.
 func (s CtrlStatus) Fatal() bool { return s&StatusFatal != 0 }
 
+// ShutdownBegun reports whether a shutdown is under way or has ended.
+func (s CtrlStatus) ShutdownBegun() bool { return s&statusShutdown != 0 }
+
 // ShutdownDone reports whether a shutdown has ended.
 func (s CtrlStatus) ShutdownDone() bool { return s&statusShutdown == StatusShutdownComplete }

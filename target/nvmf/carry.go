@@ -154,9 +154,10 @@ func (c *controller) carry(opensAnew func(volume string) bool) (k CarriedControl
 		}
 	}
 	c.mu.Lock()
+	// Nothing of a shutdown is under way: the volumes are frozen.
 	k = CarriedController{
 		Subsystem: c.sub.cfg.NQN, ID: c.id, Host: c.host, Born: c.since,
-		association: association{HostID: c.hostID, Config: c.config, Status: c.status, KeepAlive: c.alive.timeout, Limit: c.limit},
+		association: association{HostID: c.hostID, Config: c.config, Status: c.statusLocked(), KeepAlive: c.alive.timeout, Limit: c.limit},
 	}
 	same := !c.over && len(c.queues) == len(r.queues)
 	for _, q := range r.queues {
@@ -392,7 +393,7 @@ func (h Handover) adopt(k *CarriedController) (err error) {
 		return err
 	}
 	c.mu.Lock()
-	if !c.status.ShutdownDone() {
+	if !c.status.ShutdownBegun() {
 		c.alive.setLocked(c.alive.timeout)
 	}
 	c.mu.Unlock()

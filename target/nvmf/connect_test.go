@@ -214,15 +214,25 @@ func (h *host) shutdown() {
 	if _, err := h.do(s, nil, nil); err != nil {
 		h.t.Fatal(err)
 	}
-	if st := nvme.CtrlStatus(h.property(nvme.PropCSTS)); !st.ShutdownDone() || st.Ready() {
-		h.t.Fatalf("CSTS %x after a shutdown", st)
-	}
+	h.shutdownDone()
 	for _, q := range h.io {
 		q.nc.(interface{ CloseWrite() error }).CloseWrite()
 		<-q.done
 	}
 	h.nc.(interface{ CloseWrite() error }).CloseWrite()
 	<-h.done
+}
+
+// shutdownDone waits until the shutdown that the host has asked for is complete.
+func (h *host) shutdownDone() {
+	h.t.Helper()
+	await.True(h.t, "the shutdown is complete", func() bool {
+		st := nvme.CtrlStatus(h.property(nvme.PropCSTS))
+		if st.Ready() || st.Fatal() || !st.ShutdownBegun() {
+			h.t.Fatalf("CSTS %x after a shutdown", st)
+		}
+		return st.ShutdownDone()
+	})
 }
 
 // The controller ends with its admin queue, and with a queue whose host breaks the
@@ -399,9 +409,7 @@ func TestResetWithShutdown(t *testing.T) {
 	if _, err := h.do(s, nil, nil); err != nil {
 		t.Fatal(err)
 	}
-	if st := nvme.CtrlStatus(h.property(nvme.PropCSTS)); st.Ready() || !st.ShutdownDone() {
-		t.Errorf("CSTS %x", st)
-	}
+	h.shutdownDone()
 	h.enable()
 	if l := r.srv.Controllers(); len(l) != 1 || l[0].Queues != 0 {
 		t.Errorf("I/O queues of before the reset: %+v", l)

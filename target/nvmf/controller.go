@@ -9,6 +9,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"softiser/blockdev"
 	"softiser/internal/nvme"
 	"softiser/target/internal/loglimit"
 	"softiser/target/volume"
@@ -19,8 +20,8 @@ import (
 //	created ──CC.EN──▶ ready ──CC.EN off──▶ created
 //	   │                 │ CC.SHN
 //	   │                 ▼
-//	   │             shut down
-//	   └──────────┬──────┴──────▶ ended: a queue was lost, keep alive, removal
+//	   │           shutting down ──flushed──▶ shut down
+//	   └──────────┬──────┴────────────────────────┴────▶ ended: a queue was lost, keep alive, removal
 type controller struct {
 	fe        *Frontend
 	sub       *subsystem
@@ -51,6 +52,8 @@ type controller struct {
 	alive  keepAlive         // guarded by mu
 	over   bool              // guarded by mu
 	past   Traffic           // guarded by mu: of I/O queues that have ended
+	// unflushed is what a shutdown waits for.
+	unflushed []*volume.Flushing // guarded by mu
 
 	features features
 }
@@ -178,7 +181,7 @@ func (c *controller) end(why error) {
 		return
 	}
 	c.over = true
-	orderly := c.status.ShutdownDone()
+	orderly := c.statusLocked().ShutdownDone()
 	c.alive.stopLocked()
 	l := c.takeQueuesLocked()
 	c.mu.Unlock()
@@ -235,7 +238,7 @@ func (c *controller) setConfig(v nvme.Config) {
 	// A write may do both: disable the controller and shut it down.
 	reset := !v.Enabled() && old.Enabled()
 	if reset {
-		c.status = 0
+		c.status, c.unflushed = 0, nil
 		for id, q := range c.queues {
 			if id != 0 {
 				io = append(io, q)
@@ -246,20 +249,15 @@ func (c *controller) setConfig(v nvme.Config) {
 	}
 	switch {
 	case v.Shutdown() != nvme.ShutdownNone && old.Shutdown() == nvme.ShutdownNone:
-		c.status = c.status&^nvme.StatusReady | nvme.StatusShutdownComplete
-		c.alive.stopLocked()
+		c.shutDownLocked()
 	case v.Enabled() && !old.Enabled():
-		c.status = nvme.StatusReady
+		c.status, c.unflushed = nvme.StatusReady, nil
 		if !v.Valid() {
 			c.status = nvme.StatusFatal
 		}
 		c.alive.setLocked(c.alive.timeout)
 	}
-	shut := c.status.ShutdownDone()
 	c.mu.Unlock()
-	if shut {
-		c.flush()
-	}
 	if reset {
 		cut(io, errReset)
 		c.abortAll() // those of the admin queue, too
@@ -270,14 +268,38 @@ func (c *controller) setConfig(v nvme.Config) {
 	}
 }
 
-// flush makes what the host has written durable in the background: it is not to wait
-// for its shutdown.
-func (c *controller) flush() {
+// shutDownLocked begins to make what the host has written durable. The host asks for the status
+// until that is over: the answer to its Property Set does not wait.
+func (c *controller) shutDownLocked() {
+	c.alive.stopLocked()
+	c.status, c.unflushed = c.status&nvme.StatusFatal|nvme.StatusShutdownComplete, nil
 	for _, n := range c.sub.list() {
 		if n.place.Writable() {
-			n.vol.FlushBehind()
+			c.status = c.status&nvme.StatusFatal | nvme.StatusShuttingDown
+			c.unflushed = append(c.unflushed, n.vol.FlushBehind())
 		}
 	}
+}
+
+// statusLocked returns CSTS. A host may take the power away once that says that its shutdown is
+// complete (NVM Express 1.4 §7.6.2), so it does not before everything is flushed, and not at all,
+// until a reset, when that has failed: the shutdown goes on for ever, and the status is fatal.
+func (c *controller) statusLocked() nvme.CtrlStatus {
+	for len(c.unflushed) > 0 {
+		over, err := c.unflushed[0].Over()
+		if !over {
+			break
+		}
+		if err != nil && !errors.Is(err, blockdev.ErrInactive) { // flushed when it was given up
+			c.status, c.unflushed = c.status|nvme.StatusFatal, nil
+			c.fe.lines.hosts.Warn(c.zlog, "NVMe: a shutdown is not complete, as a flush has failed", c.named(), zap.Error(err))
+			break
+		}
+		if c.unflushed = c.unflushed[1:]; len(c.unflushed) == 0 {
+			c.status = c.status&^nvme.StatusShuttingDown | nvme.StatusShutdownComplete
+		}
+	}
+	return c.status
 }
 
 // propertyGet answers Property Get. What there is not is refused without DNR: nvme-cli, which
@@ -298,7 +320,7 @@ func (r adminRequest) propertyGet() {
 	case nvme.PropCC:
 		r.result = uint64(c.config)
 	case nvme.PropCSTS:
-		r.result = uint64(c.status)
+		r.result = uint64(c.statusLocked())
 	case nvme.PropCRTO:
 		r.result = readyTimeout
 	default:

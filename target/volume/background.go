@@ -1,6 +1,9 @@
 package volume
 
-import "sync/atomic"
+import (
+	"sync"
+	"sync/atomic"
+)
 
 // background is the part of a volume that counts what goes on beside its commands. Who
 // closes the volume, moves it or hands it over waits until nothing does.
@@ -11,7 +14,30 @@ type background struct {
 
 	users   atomic.Int64 // what goes on
 	gone    atomic.Bool  // the last place of the volume has been removed: nothing new begins
-	flushes atomic.Int64 // requests for FlushBehind
+	flushes flushes
+}
+
+// flushes are those of FlushBehind.
+type flushes struct {
+	mu   sync.Mutex
+	next *Flushing // guarded by mu: asked for, and not begun; nil: none
+	runs bool      // guarded by mu: a goroutine flushes, and looks for next afterwards
+}
+
+// Flushing is a flush of the device in the background.
+type Flushing struct {
+	over chan struct{} // closed when it is
+	err  error         // of it; read after over
+}
+
+// Over reports whether the flush has ended, and how.
+func (f *Flushing) Over() (over bool, err error) {
+	select {
+	case <-f.over:
+		return true, f.err
+	default:
+		return false, nil
+	}
 }
 
 // use keeps the volume open until unuse is called; it reports false when its last place has
@@ -33,28 +59,45 @@ func (b *background) unuse() {
 	b.tasks.mu.Unlock()
 }
 
-// FlushBehind flushes the device in the background; any number of requests cost
-// one goroutine.
-func (b *background) FlushBehind() {
-	if b.flushes.Add(1) > 1 {
-		return // the running one goes round again
+// FlushBehind flushes the device in the background: a flush that begins from now on, and that
+// requests share which come before it begins. So any number of them cost one goroutine.
+func (b *background) FlushBehind() *Flushing {
+	l := &b.flushes
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.next == nil {
+		l.next = &Flushing{over: make(chan struct{})}
 	}
-	if !b.use() {
-		b.flushes.Store(0) // whoever removed the last place flushes the device
-		return
+	f := l.next
+	switch {
+	case l.runs:
+	case b.use():
+		l.runs = true
+		go b.flush()
+	default: // whoever removed the last place flushes the device
+		l.next = nil
+		close(f.over)
 	}
-	go func() {
-		defer b.unuse()
-		for {
-			n := b.flushes.Load()
-			// An error is not lost: the device stays poisoned and tells the next
-			// command that asks.
-			if err := b.medium.dev.Flush(); err != nil {
-				b.counters.CountError(err, Writing)
-			}
-			if b.flushes.CompareAndSwap(n, 0) {
-				return
-			}
+	return f
+}
+
+// flush makes the flushes that have been asked for, one after the other.
+func (b *background) flush() {
+	defer b.unuse()
+	l := &b.flushes
+	for {
+		l.mu.Lock()
+		f := l.next
+		l.next, l.runs = nil, f != nil
+		l.mu.Unlock()
+		if f == nil {
+			return
 		}
-	}()
+		// An error is not lost where nobody asks for it: the device stays poisoned and tells the
+		// next command that asks.
+		if f.err = b.medium.dev.Flush(); f.err != nil {
+			b.counters.CountError(f.err, Writing)
+		}
+		close(f.over)
+	}
 }

@@ -12,8 +12,9 @@ import (
 // adminQueue is the queue of an association that the controller itself is asked by.
 type adminQueue struct{ *queue }
 
-// do runs an admin command whose success is expected.
+// do runs an admin command whose success is expected; data is what it brings.
 func (q adminQueue) do(ctx context.Context, set func(*nvme.SQE), data []byte, name string) (nvme.CQE, error) {
+	clear(data) // the controller may send less, and what was there is no answer of its
 	e, err := q.run(ctx, set, data)
 	return succeeded(e, err, name)
 }
@@ -74,5 +75,14 @@ func (q adminQueue) shutDown(ctx context.Context) error {
 	if err := q.setProperty(ctx, nvme.PropCC, uint64(cc)); err != nil {
 		return err
 	}
-	return q.pollStatus(ctx, 5*time.Second, "shut down", nvme.CtrlStatus.ShutdownDone)
+	q.a.mu.Lock()
+	c := q.a.ctrl
+	q.a.mu.Unlock()
+	return q.pollStatus(ctx, c.shutdownTime(), "shut down", nvme.CtrlStatus.ShutdownDone)
+}
+
+// shutdownTime is how long the controller may take to shut down: it flushes its cache. Linux waits as long.
+func (c *controller) shutdownTime() time.Duration {
+	const least, most = 5 * time.Second, time.Minute
+	return min(max(time.Duration(c.ident.RTD3E)*time.Microsecond, least), most)
 }

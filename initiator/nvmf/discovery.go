@@ -71,7 +71,7 @@ func Discover(ctx context.Context, cfg Config) (*Log, error) {
 	return log, errors.Join(err, a.Close())
 }
 
-// pieceEntries is how many entries one command reads, and generationTries how often the log
+// pieceEntries is how many entries one command reads at most, and generationTries how often a log
 // may change meanwhile before that is called an error.
 const (
 	pieceEntries    = 16
@@ -100,9 +100,12 @@ func (a *Association) readDiscovery(ctx context.Context) (*Log, error) {
 		return nil, err
 	}
 	log := &Log{Generation: generation, Records: []Entry{}}
-	b := make([]byte, pieceEntries*nvme.DiscoveryEntryLen)
+	a.mu.Lock()
+	c := a.ctrl
+	a.mu.Unlock()
+	b := make([]byte, min(pieceEntries*nvme.DiscoveryEntryLen, c.pages(c.ident.MDTS)))
 	for len(log.Records) < count {
-		k := min(count-len(log.Records), pieceEntries)
+		k := min(count-len(log.Records), len(b)/nvme.DiscoveryEntryLen)
 		at := uint64(1+len(log.Records)) * nvme.DiscoveryEntryLen
 		piece := b[:k*nvme.DiscoveryEntryLen]
 		if err := a.admin.logPage(ctx, nvme.LogDiscovery, at, piece); err != nil {

@@ -29,6 +29,8 @@ type fake struct {
 	ids   nvme.Identifiers
 	// limits, if there are any, are what Identify tells of the command set.
 	limits nvme.CommandSetLimits
+	// logs are the log pages that there are; others are zeroes.
+	logs map[nvme.LogID][]byte
 	// grant is the most I/O queues that a controller grants, entries the most that each
 	// has; 0: what is asked for, and 128.
 	grant, entries atomic.Int32
@@ -41,6 +43,8 @@ type fake struct {
 	seen   map[string]int
 	// answer changes what a command is answered with; false: it is not answered.
 	answer func(q *fakeQueue, k *nvme.Command, e *nvme.CQE) bool
+	// alter changes a success, with what it brings, when all of it is there; it reports whether it has.
+	alter func(q *fakeQueue, k *nvme.Command, e *nvme.CQE, out []byte) ([]byte, bool)
 }
 
 type fakeQueue struct {
@@ -212,8 +216,22 @@ func (q *fakeQueue) serve(k *nvme.Command, e *nvme.CQE) {
 		case nvme.AdminGetFeatures:
 			e.SetResult(uint64(f.kato.Load()))
 		case nvme.AdminGetLogPage:
-			out = make([]byte, s.GetLogPage().Length())
+			l := s.GetLogPage()
+			if f.ident.MDTS > 0 && l.Length() > 4096<<f.ident.MDTS {
+				e.SetStatus(nvme.InvalidField | nvme.DoNotRetry)
+				break
+			}
+			out = make([]byte, l.Length())
+			if page := f.logs[l.ID()]; l.Offset() < uint64(len(page)) {
+				copy(out, page[l.Offset():])
+			}
 		case nvme.AdminAsyncEvent:
+			if f.alter != nil {
+				if _, hit := f.alter(q, k, e, nil); hit {
+					q.c.Respond(k, e)
+					return
+				}
+			}
 			q.mu.Lock()
 			q.held = append(q.held, k)
 			q.mu.Unlock()
@@ -231,7 +249,10 @@ func (q *fakeQueue) serve(k *nvme.Command, e *nvme.CQE) {
 		}
 		return
 	}
-	if out != nil {
+	if f.alter != nil {
+		out, _ = f.alter(q, k, e, out)
+	}
+	if len(out) > 0 {
 		q.c.PutData(k, 0, [][]byte{out}, true)
 	}
 	q.c.Respond(k, e)
@@ -549,6 +570,16 @@ func TestEventFlood(t *testing.T) {
 		return f.release(0, nvme.AdminAsyncEvent, nvme.Success, uint64(nvme.EventNamespaceChanged)) > 0
 	})
 	await.True(t, "the new size is known", func() bool { return n.Info().Size == 1024*512 })
+}
+
+// A controller that has turned out to be that of a discovery service has no queues for namespaces, whatever
+// it says of them.
+func TestDiscoveryHasNoNamespaces(t *testing.T) {
+	f := newFake(t)
+	f.ident.Type = nvme.TypeDiscovery
+	if n, err := Open(t.Context(), f.config()); !errors.Is(err, blockio.ErrNoLUN) {
+		t.Errorf("%v, %v", n, err)
+	}
 }
 
 // What a controller says that cannot be is refused when the association is made.

@@ -87,6 +87,9 @@ func (a *Association) Namespaces(ctx context.Context) ([]uint32, error) {
 
 // Namespace looks at a namespace and returns it as a volume of this association.
 func (a *Association) Namespace(ctx context.Context, id uint32) (*Namespace, error) {
+	if len(a.io) == 0 {
+		return nil, fmt.Errorf("nvmf: %s: namespace %d: %w: the controller is that of a discovery service", a.cfg.Subsystem, id, blockio.ErrNoLUN)
+	}
 	n := &Namespace{a: a, id: id, cache: a.cfg.Cache}
 	if n.cache == nil {
 		n.cache = new(blockio.Cache)
@@ -163,13 +166,7 @@ func (a *Association) geometry(d *nvme.Namespace) (*geometry, error) {
 	block := int64(bs)
 	// limit returns how many bytes a command of a kind covers: whole blocks, 65536 at most.
 	limit := func(n int64) int64 { return max(min(n, 65536*block)/block*block, block) }
-	pages := func(log uint8) int64 { // bytes of a limit that is given as a power of two of the smallest page; 0: no limit
-		if log == 0 || log > 40 {
-			return 1 << 62
-		}
-		return 1 << (c.cap.MinPage() + uint(log))
-	}
-	g := &geometry{shift: shift, maxIO: min(int64(a.cfg.MaxTransfer), pages(c.ident.MDTS))}
+	g := &geometry{shift: shift, maxIO: min(int64(a.cfg.MaxTransfer), c.pages(c.ident.MDTS))}
 	if len(a.io) > 0 {
 		if tr, _ := a.io[0].connection(); tr != nil {
 			g.maxIO = min(g.maxIO, int64(tr.MaxTransfer()))
@@ -201,15 +198,15 @@ func (a *Association) geometry(d *nvme.Namespace) (*geometry, error) {
 		g.maxDiscard = int64(most) << shift
 	}
 	if has(nvme.HasWriteZeroes) {
-		g.maxZeroes = pages(c.limits.WriteZeroesSize)
+		g.maxZeroes = c.pages(c.limits.WriteZeroesSize)
 		if c.limits.WriteZeroesSize == 0 {
-			g.maxZeroes = pages(c.ident.MDTS) // controllers before NVMe 2.0 mean this one
+			g.maxZeroes = c.pages(c.ident.MDTS) // controllers before NVMe 2.0 mean this one
 		}
 		g.maxZeroes = limit(g.maxZeroes)
 		g.deallocate = d.DLFEAT&nvme.ZeroesDeallocate != 0 && d.DLFEAT&7 == nvme.DeallocatedZeroes
 	}
 	if has(nvme.HasVerify) {
-		g.maxVerify = limit(pages(c.limits.VerifySize))
+		g.maxVerify = limit(c.pages(c.limits.VerifySize))
 	}
 	if has(nvme.HasCompare) && c.ident.FUSES&nvme.FusesCompareWrite != 0 {
 		// The pair is atomic as far as the compare and write unit goes.
@@ -220,6 +217,14 @@ func (a *Association) geometry(d *nvme.Namespace) (*geometry, error) {
 		g.maxCompare = min(unit*block, g.maxIO)
 	}
 	return g, nil
+}
+
+// pages is a limit that the controller gives as a power of two of its smallest page, bytes.
+func (c *controller) pages(log uint8) int64 {
+	if log == 0 || log > 40 {
+		return 1 << 62 // no limit
+	}
+	return 1 << (c.cap.MinPage() + uint(log))
 }
 
 // name is the stable name of a namespace, for whoever looks for it again.

@@ -49,7 +49,7 @@ func (n *Namespace) Access(ctx context.Context) (state blockio.Access, shared bo
 	}
 	whole := 16 + 32*uint64(c.ident.ANAGroups) + 4*uint64(c.ident.Namespaces)
 	b := make([]byte, min(whole, maxANA)&^3)
-	if err := n.a.admin.logPage(ctx, nvme.LogANA, 0, b); err != nil {
+	if err := n.a.readANA(ctx, c, b); err != nil {
 		return blockio.AccessGone, true, err
 	}
 	_, groups, err := nvme.ParseANA(b)
@@ -64,6 +64,32 @@ func (n *Namespace) Access(ctx context.Context) (state blockio.Access, shared bo
 		}
 	}
 	return blockio.AccessGone, true, fmt.Errorf("nvmf: no group of the controller has namespace %d", n.id)
+}
+
+var errANA = errors.New("nvmf: the asymmetric namespace access log changes faster than it can be read")
+
+// readANA reads the beginning of the log, in as many commands as the controller's MDTS makes of it. They
+// belong together if the change count that the log begins with is the same afterwards.
+func (a *Association) readANA(ctx context.Context, c *controller, b []byte) error {
+	step := int(min(int64(len(b)), c.pages(c.ident.MDTS)))
+	for range generationTries {
+		for at := 0; at < len(b); at += step {
+			if err := a.admin.logPage(ctx, nvme.LogANA, uint64(at), b[at:min(at+step, len(b))]); err != nil {
+				return err
+			}
+		}
+		if step == len(b) {
+			return nil
+		}
+		var count [8]byte
+		if err := a.admin.logPage(ctx, nvme.LogANA, 0, count[:]); err != nil {
+			return err
+		}
+		if count == [8]byte(b) {
+			return nil
+		}
+	}
+	return errANA
 }
 
 func accessOf(s nvme.ANAState) blockio.Access {

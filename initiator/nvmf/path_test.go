@@ -38,3 +38,13 @@ func TestFence(t *testing.T) {
 		}
 	})
 }
+
+// A controller may take as long to shut down as it says, within bounds.
+func TestShutdownTime(t *testing.T) {
+	for says, want := range map[time.Duration]time.Duration{0: 5 * time.Second, time.Second: 5 * time.Second, 10 * time.Second: 10 * time.Second, time.Hour: time.Minute} {
+		c := &controller{ident: &nvme.Controller{RTD3E: uint32(says / time.Microsecond)}}
+		if got := c.shutdownTime(); got != want {
+			t.Errorf("%v is said, %v are waited", says, got)
+		}
+	}
+}

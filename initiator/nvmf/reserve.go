@@ -76,8 +76,8 @@ func (n *Namespace) reserve(ctx context.Context, op nvme.Opcode, action uint8, t
 // Reservations implements blockio.Reserver.
 func (n *Namespace) Reservations(ctx context.Context) (*blockio.Reservations, error) {
 	var s nvme.SQE
-	b := make([]byte, reportLen)
-	s.NewReservationReport(n.id, reportLen)
+	b := make([]byte, min(reportLen, n.geo.Load().maxIO))
+	s.NewReservationReport(n.id, uint32(len(b)))
 	if err := n.raw(ctx, &s, b); err != nil {
 		return nil, err
 	}

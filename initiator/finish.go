@@ -59,6 +59,7 @@ func (s *Session) failAll(err error) {
 			s.endTask(t, err)
 		}
 	}
+	s.rec.endLate(nil)
 	s.wait.forget()
 	for _, q := range []*reqQueue{&s.wait.ctlQueue, &s.wait.queue} {
 		for r := q.First(); r != nil; r = q.First() {

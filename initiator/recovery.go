@@ -42,6 +42,7 @@ type recovery struct {
 	login   time.Time     // last one
 	backoff time.Duration // before the first attempt after the next loss
 	order   []uint16      // scratch of retire
+	late    []*request    // see holdBack; each stands for a part of its request
 }
 
 // Back-off between attempts to log in.
@@ -125,6 +126,9 @@ func (rec *recovery) retire(c *conn, lost error) {
 		if sent {
 			c.dm.ReleaseTask(&t.bufs)
 		}
+		if t.state == taskAborting && t.abortErr == ErrTimeout && rec.holdBack(t) {
+			continue
+		}
 		switch {
 		case t.state == taskAborting && t.abortErr == ErrTimeout:
 			s.endTask(t, blockio.ErrTimeoutUnknown)
@@ -171,6 +175,33 @@ func (rec *recovery) retire(c *conn, lost error) {
 	for r := s.wait.ctlQueue.First(); r != nil; r = s.wait.ctlQueue.First() {
 		s.wait.ctlQueue.remove(r)
 		s.finish(r, lost)
+	}
+}
+
+// holdBack keeps a change that has timed out with its session from its end, until the login of the next
+// one has ended it at the target or the session is given up: of a LUN with several sessions, who is told of
+// the time-out may write anew over another one, and that write is to be the last. The caller holds s.mu.
+func (rec *recovery) holdBack(t *task) bool {
+	r := t.req
+	if len(r.lun.paths) < 2 || !rowOf(r.Op).changes {
+		return false
+	}
+	rec.s.tasks.put(t)
+	rec.s.stop(r, blockio.ErrTimeoutUnknown)
+	rec.late = append(rec.late, r)
+	return true
+}
+
+// endLate ends what was held back of a request, of all if that is nil. The caller holds s.mu.
+func (rec *recovery) endLate(only *request) {
+	late := rec.late
+	rec.late = nil
+	for _, r := range late {
+		if only != nil && r != only {
+			rec.late = append(rec.late, r)
+		} else if r.parts--; r.parts == 0 && r.state == reqRunning {
+			rec.s.finish(r, r.cancel)
+		}
 	}
 }
 
@@ -325,6 +356,7 @@ func (rec *recovery) reinstate() error {
 		}
 	}
 	s.event(Event{Kind: EventRecovered, Detail: c.dm.Describe(), Down: time.Since(rec.lost), Replayed: n})
+	rec.endLate(nil)
 	s.pump()
 	s.unlock()
 	c.kick()

@@ -370,6 +370,57 @@ func TestSessions(t *testing.T) {
 	})
 }
 
+// Of two sessions, a write that has timed out with one ends when that is back, or given up: what is written
+// over the other one once the first write has failed must not be undone by it.
+func TestTimedOutWriteOfTwoSessions(t *testing.T) {
+	for name, over := range map[string]func(ft *fakeTarget, l *LUN, r *Request){
+		"back": func(ft *fakeTarget, _ *LUN, _ *Request) {
+			ft.mu.Lock()
+			ft.dialErr = nil
+			ft.mu.Unlock()
+		},
+		"cancelled": func(_ *fakeTarget, l *LUN, r *Request) { l.Cancel(r, context.Canceled) },
+		"given up": func(*fakeTarget, *LUN, *Request) {
+			time.Sleep(2 * time.Minute) // the replacement time-out, in virtual time
+		},
+		"closed": func(_ *fakeTarget, l *LUN, _ *Request) { l.Close() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, ft *fakeTarget) {
+				cfg := ft.config()
+				cfg.Sessions, cfg.CommandTimeout = 2, 10*time.Second
+				l := dialLUN(t, cfg)
+				ft.tmf = func(*fakeDM, *iscsi.PDU) bool { return true } // is not answered
+				ft.mu.Lock()
+				ft.dialErr = func(int) error { return errors.New("refused") }
+				ft.mu.Unlock()
+				hold(ft, spc.OpWrite10)
+				ended := make(chan error, 1)
+				w := &Request{Op: OpWrite, Buf: make([]byte, 512), Done: func(r *Request) { ended <- r.Err }}
+				l.Submit(w)
+				synctest.Wait()
+				letGo(ft)
+				for l.Stats().Losses == 0 {
+					time.Sleep(time.Second)
+				}
+				time.Sleep(10 * time.Second)
+				select {
+				case err := <-ended:
+					t.Fatalf("its session is not back: %v", err)
+				default:
+				}
+				if err := <-write(l, 0); err != nil {
+					t.Errorf("over the other session: %v", err)
+				}
+				over(ft, l, w)
+				if err := <-ended; !errors.Is(err, ErrTimeout) || !errors.Is(err, ErrOutcomeUnknown) {
+					t.Errorf("%v", err)
+				}
+			})
+		})
+	}
+}
+
 // Commands are sent again in their order, also where their numbers begin anew behind 2^32 - 1.
 func TestReplayOfWrappedNumbers(t *testing.T) {
 	bubble(t, func(t *testing.T, ft *fakeTarget) {

@@ -95,7 +95,7 @@ func TestShutdown(t *testing.T) {
 			t.Errorf("CSTS %x", o.csts())
 		}
 	}
-	d.end <- nil
+	d.end <- blockdev.ErrInactive // the volume is another node's now, and was flushed when it went
 	for _, o := range others[1:] {
 		o.shutdownDone()
 	}

@@ -152,13 +152,13 @@ func (q *sequence) owner(c *conn, itt uint32) *heldPDU {
 }
 
 // mayBe reports whether the command that is numbered sn, and has not been delivered,
-// may have the tag itt: it has, or it has not come yet.
-func (q *sequence) mayBe(sn, itt uint32) bool {
+// may have the tag itt and be for the unit lun: it has and is, or it has not come yet.
+func (q *sequence) mayBe(sn, itt uint32, lun uint64) bool {
 	if q.held == nil {
 		return true
 	}
 	p := q.at(sn).p
-	return p == nil || p.BHS.CmdSN() == sn && p.BHS.ITT() == itt
+	return p == nil || p.BHS.CmdSN() == sn && p.BHS.ITT() == itt && sameLUN(p.BHS.LUN(), lun)
 }
 
 // skipOver makes a CmdSN within the window count as received.

@@ -140,13 +140,16 @@ func (m *taskManager) abortTaskNow(c *conn, req iscsi.TaskRequest) {
 	s.mu.Lock()
 	k := s.cmds.tags.find(ref)
 	switch {
-	case k != nil && k.state == taskCollecting:
+	case k != nil && k.state == taskCollecting && sameLUN(k.scsi.LUN, lun):
 		f := newFence(func() { c.out.taskResponse(itt, iscsi.TaskComplete) })
 		calls := s.cmds.abortLocked([]*task{k}, f)
 		s.mu.Unlock()
 		calls.run()
 		f.release()
 		s.order.deliverHeld(c)
+	case k != nil && k.state == taskCollecting:
+		s.mu.Unlock()
+		c.out.taskResponse(itt, iscsi.TaskNotFound) // there is none of that tag with the unit
 	case k != nil && k.has(flagEntering) && sameLUN(k.scsi.LUN, lun):
 		f := newFence(func() { c.out.taskResponse(itt, iscsi.TaskComplete) })
 		k.abortEnteringLocked(f)
@@ -159,7 +162,7 @@ func (m *taskManager) abortTaskNow(c *conn, req iscsi.TaskRequest) {
 			c.out.taskResponse(itt, uint8(r))
 		})
 		k.unpin()
-	case s.order.seq.win.Accepts(refSN) && iscsi.SerialLess(refSN, sn) && s.order.seq.mayBe(refSN, ref):
+	case s.order.seq.win.Accepts(refSN) && iscsi.SerialLess(refSN, sn) && s.order.seq.mayBe(refSN, ref, lun):
 		// The command has not arrived: from here on it counts as received, and
 		// is dropped should it still come (RFC 7143 §11.5.1).
 		s.order.seq.skipOver(refSN)

@@ -386,3 +386,39 @@ func (r *rawInitiator) storm(t *testing.T, seed int) {
 	}
 	r.logout()
 }
+
+// TestAbortTaskOfAnotherUnit: a task is named by its tag and its logical unit, also where the
+// device server does not know it yet: its data is on its way, or a command before it.
+func TestAbortTaskOfAnotherUnit(t *testing.T) {
+	t.Run("data on its way", func(t *testing.T) {
+		s := serve(t, unsolicitedAllowed)
+		r := s.session("InitialR2T=No", "FirstBurstLength=16384")
+		tag := r.command(command{cdb: cdbRW10(0x2a, 0, 32), write: true, edtl: 16384, more: true})
+		if code := r.task(iscsi.AbortTask, 1, tag, r.cmdSN-1); code != iscsi.TaskNotFound {
+			t.Errorf("ABORT TASK with another LUN: response %d", code)
+		}
+		r.dataOut(tag, iscsi.ReservedTag, 0, 0, pattern(8192, 1), false)
+		r.dataOut(tag, iscsi.ReservedTag, 1, 8192, pattern(8192, 2), true)
+		if res := r.finish(tag, nil); res.status != 0 {
+			t.Errorf("the WRITE: status %#x", res.status)
+		}
+	})
+	t.Run("ahead of its turn", func(t *testing.T) {
+		s := serve(t, nil)
+		r := s.session()
+		gap := r.cmdSN
+		r.cmdSN++
+		tag := r.command(command{cdb: testUnitReady})
+		eventually(t, "it is held", func() bool { return s.heldCommands() == 1 })
+		if code := r.task(iscsi.AbortTask, 1, tag, r.cmdSN-1); code != iscsi.TaskNotFound {
+			t.Errorf("ABORT TASK with another LUN: response %d", code)
+		}
+		r.at(gap, command{cdb: testUnitReady})
+		if res := r.finish(r.itt, nil); res.status != 0 {
+			t.Errorf("the command before it: status %#x", res.status)
+		}
+		if res := r.finish(tag, nil); res.status != 0 {
+			t.Errorf("the command: status %#x", res.status)
+		}
+	})
+}

@@ -57,10 +57,10 @@ func (m *taskManager) afterAcks(c *conn, others []*session, then func()) {
 }
 
 // solicitAcks makes f wait for the connections of s, except one of them, and returns
-// those that it waits for.
+// those that it waits for. To a quiet one nothing has been sent, and nothing may be.
 func (m *taskManager) solicitAcks(except *conn, f *fence) (asked []*conn) {
 	for _, o := range m.sess.conns.list() {
-		if o != except && o.state.get() == connFull && o.acks.await(f) {
+		if o != except && o.state.get() == connFull && !o.quiet.Load() && o.acks.await(f) {
 			o.beat.sendPing()
 			asked = append(asked, o)
 		}

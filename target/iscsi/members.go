@@ -37,10 +37,11 @@ func (m *members) count() (n int) {
 	return n
 }
 
-// speaker finds a connection in full feature phase.
+// speaker finds a connection in full feature phase on which the target may speak unasked: not
+// one whose final Login Response has still to be sent.
 func (m *members) speaker() *conn {
 	for _, c := range m.conns {
-		if c.state.get() == connFull {
+		if c.state.get() == connFull && !c.quiet.Load() {
 			return c
 		}
 	}

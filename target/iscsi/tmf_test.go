@@ -422,3 +422,25 @@ func TestAbortTaskOfAnotherUnit(t *testing.T) {
 		}
 	})
 }
+
+// TestNothingBeforeTheLoginResponse: a connection that joins a session is in full feature phase a
+// moment before its final Login Response is queued. Nothing is said on it in between, nor is its
+// acknowledgement waited for.
+func TestNothingBeforeTheLoginResponse(t *testing.T) {
+	s := serve(t, several(2))
+	r := s.session("MaxConnections=2")
+	b := s.another(r, 1)
+	x := s.sessionByTSIH(r.tsih)
+	conns := x.conns.list()
+	conns[1].quiet.Store(true) // as in that moment
+	if code := r.task(iscsi.LogicalUnitReset, 0, iscsi.ReservedTag, 0); code != iscsi.TaskComplete {
+		t.Errorf("LUN RESET: response %d", code)
+	}
+	b.expectSilence()
+	for _, c := range conns {
+		c.quiet.Store(true)
+	}
+	if c := x.conns.speaker(); c != nil {
+		t.Errorf("connection %d is to speak", c.cid)
+	}
+}

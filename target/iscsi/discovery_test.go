@@ -268,3 +268,48 @@ func TestAddressFor(t *testing.T) {
 		t.Errorf("IPv6: %q", got)
 	}
 }
+
+// TestTagOfATextExchange: the tag of an exchange is good for nothing once that is over (RFC 7143
+// §11.10.4), and a session that has had one can be carried like any other.
+func TestTagOfATextExchange(t *testing.T) {
+	s := serve(t, nil)
+	for i := range 300 {
+		s.AddTarget(Target{Name: fmt.Sprintf("iqn.2026-11.softiser:one-of-many-targets-%03d", i)})
+	}
+	r := s.discover()
+	r.text(iscsi.ReservedTag, true, false, keys("SendTargets=All"))
+	tag := uint32(iscsi.ReservedTag)
+	for {
+		p := r.expect(iscsi.OpTextResponse)
+		if p.Final() {
+			break
+		}
+		tag = p.TTT()
+		r.text(tag, true, false, nil)
+	}
+	if tag == iscsi.ReservedTag {
+		t.Fatal("the answer came in one PDU")
+	}
+	r.text(tag, true, false, nil)
+	if p := r.expect(iscsi.OpReject); p.Reject().Reason() != iscsi.RejectInvalidField {
+		t.Errorf("the tag of an exchange that is over: %v", p.Reject().Reason())
+	}
+	r.logout()
+
+	n := s.session()
+	n.sendTargets("")
+	eventually(t, "the discovery session is over", func() bool { return len(s.Status().Sessions) == 1 })
+	x := s.sessionByTSIH(n.tsih)
+	x.mu.Lock()
+	open := x.conns.members.conns[0].text.ttt
+	x.mu.Unlock()
+	if open != iscsi.ReservedTag {
+		t.Fatalf("the exchange %#x is open: the session would never stand still", open)
+	}
+	k, left := s.carried(t)
+	k.Discard()
+	if len(k.Sessions) != 1 || len(left) != 0 {
+		t.Errorf("%d sessions are carried; %v", len(k.Sessions), left)
+	}
+	s.Handover().Resume()
+}

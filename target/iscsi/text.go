@@ -23,6 +23,7 @@ import (
 type textExchange struct {
 	c    *conn
 	ttt  uint32 // ReservedTag: no exchange is open
+	last uint32 // tag that was given away
 	in   iscsi.TextBuffer
 	out  []byte        // made and not sent
 	rest targetListing // not made yet
@@ -65,7 +66,7 @@ func (x *textExchange) take(p *iscsi.PDU) {
 	}
 	s.mu.Lock()
 	if len(x.out) == 0 || !ok {
-		x.out, x.rest = nil, targetListing{}
+		x.ttt, x.out, x.rest = iscsi.ReservedTag, nil, targetListing{}
 	}
 	x.busy = false
 	s.mu.Unlock()
@@ -95,10 +96,11 @@ func (x *textExchange) gatherLocked(req *iscsi.Text, data []byte) ([]byte, textS
 		return nil, textRefused // one negotiation at a time (RFC 7143 §11.10)
 	case ttt == iscsi.ReservedTag:
 		// A new exchange ends whatever was open (RFC 7143 §11.10.4).
-		*x = textExchange{c: x.c, ttt: x.ttt + 1, in: iscsi.TextBuffer{Limit: x.c.srv.cfg.TextData}}
-		if x.ttt == iscsi.ReservedTag {
-			x.ttt = 0
+		tag := x.last + 1
+		if tag == iscsi.ReservedTag {
+			tag = 0
 		}
+		*x = textExchange{c: x.c, ttt: tag, last: tag, in: iscsi.TextBuffer{Limit: x.c.srv.cfg.TextData}}
 	case ttt != x.ttt:
 		return nil, textUnknownTag
 	}
@@ -109,6 +111,7 @@ func (x *textExchange) gatherLocked(req *iscsi.Text, data []byte) ([]byte, textS
 	text, complete, err := x.in.Add(data, req.Continue())
 	switch {
 	case err != nil:
+		x.ttt = iscsi.ReservedTag
 		return nil, textRefused
 	case !complete:
 		return nil, textGoesOn

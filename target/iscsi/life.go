@@ -56,11 +56,11 @@ func (s *session) dismiss(cause error) {
 }
 
 // orphaned ends a session whose only connection was to be replaced by one that
-// has failed.
+// has failed; not one whose tasks wait for another (giveUp).
 func (m *membership) orphaned(err error) {
 	s := m.sess
 	s.mu.Lock()
-	none := len(m.members.conns) == 0
+	none := m.members.none()
 	s.mu.Unlock()
 	if none {
 		s.end(err)

@@ -1,6 +1,7 @@
 package iscsi
 
 import (
+	"errors"
 	"testing"
 
 	"softiser/internal/iscsi"
@@ -133,5 +134,24 @@ func TestPlaceForRecovery(t *testing.T) {
 	a = s.session("ErrorRecoveryLevel=1", "MaxConnections=1", "MaxRecvDataSegmentLength=4096")
 	if _, st := s.tryAnother(a, 1); st != iscsi.LoginTooManyConnections {
 		t.Errorf("a second connection at level 1: status %04x", uint16(st))
+	}
+}
+
+// TestFailedReplacementKeepsTasks: a login that was to replace a connection, and fails when that
+// has gone, does not end the session at level 2: another one may ask for the tasks.
+func TestFailedReplacementKeepsTasks(t *testing.T) {
+	s := serve(t, level(2))
+	a := s.session(atLevel(2)...)
+	a.cut()
+	s.connections(t, 0)
+	x := s.sessionByTSIH(a.tsih)
+	x.conns.orphaned(errors.New("the login has failed"))
+	if x.ending() {
+		t.Fatal("the session is over")
+	}
+	b := s.another(a, 0)
+	b.ready()
+	if st := s.Status(); len(st.Sessions) != 1 || st.Logins != 1 {
+		t.Errorf("%d sessions after %d logins", len(st.Sessions), st.Logins)
 	}
 }

@@ -1,6 +1,7 @@
 package initiator
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"slices"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"softiser/internal/iscsi"
+	"softiser/internal/spc"
 )
 
 // The target asks for a logout: what is outstanding ends, then the session
@@ -118,6 +120,36 @@ func TestReject(t *testing.T) {
 		}
 		if st := l.Stats(); st.Losses != 0 {
 			t.Fatalf("%+v", st)
+		}
+	})
+}
+
+// TestRejectOfDamaged: a command whose immediate data was damaged on its way has not been carried
+// out: it is no error of the caller's request, but sent again over a new connection.
+func TestRejectOfDamaged(t *testing.T) {
+	bubble(t, func(t *testing.T, ft *fakeTarget) {
+		l := dialLUN(t, ft.config())
+		damaged := false
+		ft.hook = func(c *fakeDM, p *iscsi.PDU) bool {
+			if damaged || spc.Opcode(p.BHS.SCSICommand().CDB()[0]) != spc.OpWrite10 {
+				return false
+			}
+			damaged = true
+			var r iscsi.PDU
+			r.BHS.NewReject(iscsi.RejectDataDigest)
+			r.Data = p.BHS[:]
+			c.answer(&r)
+			return true
+		}
+		want := bytes.Repeat([]byte("rejected"), 64)
+		if _, err := l.WriteAt(want, 512); err != nil || !damaged {
+			t.Fatal(err, damaged)
+		}
+		if !bytes.Equal(ft.disk[512:1024], want) {
+			t.Error("the target's disk does not hold what was written")
+		}
+		if st := l.Stats(); st.Losses != 1 {
+			t.Errorf("%d connections were lost", st.Losses)
 		}
 	})
 }

@@ -131,6 +131,12 @@ func (c *conn) reject(p *iscsi.PDU) {
 	if t == nil || bhs.Opcode() == iscsi.OpDataOut {
 		return // after a rejected Data-Out the command still gets its response
 	}
+	if reason == iscsi.RejectDataDigest {
+		// The command has not been carried out, and at error recovery level 0 it cannot be sent
+		// again under its CmdSN, which counts as received at some targets only (RFC 7143 §7.8).
+		c.doom(err)
+		return
+	}
 	switch t.kind {
 	case kindCommand:
 		if t.state == taskSent || t.state == taskAborting {

@@ -33,7 +33,7 @@ func (c *conn) async(p *iscsi.PDU) {
 		s.rec.minWait = time.Duration(wait) * time.Second
 		c.doom(errors.New(asyncDetail(a)))
 	case iscsi.AsyncTasksTerminated:
-		s.tm.lunReset(c, a.LUN())
+		s.tm.lunReset(c, a.LUN(), s.win.CmdSN)
 	}
 }
 

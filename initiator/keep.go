@@ -130,8 +130,8 @@ func (w *watch) overdue(c *conn) {
 			ref, f, answer := s.tasks.find(t.refITT), t.function, t.answer
 			// The slot stays taken: its answer may still come. It no longer counts
 			// among those outstanding.
-			t.deadline, t.asked = 1<<63-1, false
-			s.tm.outstanding--
+			t.deadline = 1<<63 - 1
+			s.tm.over(t)
 			why := errors.New("no answer in time")
 			if answer != nil {
 				c.doom(fmt.Errorf("%v: %w", f, why))

@@ -88,7 +88,7 @@ func (us *units) changed(wire uint64, asc spc.ASC) {
 func (us *units) look(u *unit) {
 	s := us.s
 	c := s.conn
-	if u.by != nil || c == nil || !c.works() || s.state != StateActive && !(s.state == StateClosing && c.state == connFlowing) {
+	if !u.stale || u.by != nil || c == nil || !c.works() || s.state != StateActive && !(s.state == StateClosing && c.state == connFlowing) {
 		return
 	}
 	us.set(u, true, c)

@@ -119,6 +119,9 @@ func (rec *recovery) retire(c *conn, lost error) {
 			continue
 		}
 		if t.kind != kindCommand {
+			if t.kind == kindTMF {
+				s.tm.over(t)
+			}
 			s.endTask(t, lost)
 			continue
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"softiser/internal/iscsi"
 )
@@ -78,20 +79,39 @@ func (tm *taskManagement) sendTMF(c *conn, f iscsi.TaskFunction, t *task) {
 		wait = s.cfg.AbortTimeout
 	}
 	m.function, m.ref, m.refITT, m.lun = f, t.index, t.itt(), t.lun
-	m.deadline, m.asked = s.clock.elapsed()+int64(wait), true
-	tm.outstanding++
+	tm.begin(m, wait)
 	c.queueImmediate()
+}
+
+// begin counts a task management request that is about to be sent among those outstanding.
+func (tm *taskManagement) begin(m *task, wait time.Duration) {
+	s := tm.s
+	m.deadline, m.asked, m.cmdSN = s.clock.elapsed()+int64(wait), true, s.win.CmdSN
+	tm.outstanding++
+	if m.function == iscsi.LogicalUnitReset {
+		s.units.resetting(m.lun, 1)
+	}
+}
+
+// over ends that: it has been answered, or is not waited for any longer.
+func (tm *taskManagement) over(m *task) {
+	if !m.asked {
+		return
+	}
+	m.asked = false
+	tm.outstanding--
+	if m.function == iscsi.LogicalUnitReset {
+		tm.s.units.resetting(m.lun, -1)
+	}
 }
 
 // response acts on the answer to a task management request, or on its
 // refusal. The caller holds s.mu.
 func (tm *taskManagement) response(c *conn, m *task, response uint8) {
 	s := tm.s
-	f, lun := m.function, m.lun
+	f, lun, sn := m.function, m.lun, m.cmdSN
 	t := s.tasks.find(m.refITT)
-	if m.asked {
-		tm.outstanding--
-	}
+	tm.over(m)
 	s.tasks.put(m)
 	defer tm.nextAbort(c)
 	ok := response == iscsi.TaskComplete || f == iscsi.AbortTask && response == iscsi.TaskNotFound
@@ -105,7 +125,7 @@ func (tm *taskManagement) response(c *conn, m *task, response uint8) {
 			s.endTask(t, t.abortErr)
 		}
 	case ok:
-		tm.lunReset(c, lun)
+		tm.lunReset(c, lun, sn)
 	default:
 		tm.escalate(c, f, t, fmt.Errorf("the target answered %v with response %d", f, response))
 	}
@@ -127,13 +147,14 @@ func (tm *taskManagement) escalate(c *conn, f iscsi.TaskFunction, t *task, why e
 
 // lunReset ends the commands that the target has dropped with the LUN: those
 // that were to be aborted, and those that must not be repeated; the others are
-// sent again.
-func (tm *taskManagement) lunReset(c *conn, lun uint64) {
+// sent again. Those from the CmdSN before on were sent behind the request, and are not
+// affected (RFC 7143 §4.2.3.2): to send them again would have them carried out twice.
+func (tm *taskManagement) lunReset(c *conn, lun uint64, before uint32) {
 	s := tm.s
 	s.event(Event{Kind: EventLUNReset, Detail: "LUN " + iscsi.FormatLUN(lun)})
 	for i := range s.tasks.slots {
 		t := &s.tasks.slots[i]
-		if t.kind != kindCommand || t.lun != lun || t.state != taskSent && t.state != taskAborting {
+		if t.kind != kindCommand || t.lun != lun || t.state != taskSent && t.state != taskAborting || !iscsi.SerialLess(t.cmdSN, before) {
 			continue
 		}
 		c.dm.ReleaseTask(&t.bufs)
@@ -171,7 +192,7 @@ func (tm *taskManagement) resetLUN(ctx context.Context, lun uint64) error {
 	q.SetLUN(wire)
 	q.SetITT(m.itt())
 	m.function, m.lun, m.refITT = iscsi.LogicalUnitReset, wire, iscsi.ReservedTag
-	m.deadline, m.asked = s.clock.elapsed()+int64(s.cfg.ResetTimeout), true
+	tm.begin(m, s.cfg.ResetTimeout)
 	m.answer = func(p *iscsi.PDU, err error) {
 		if err == nil && p.BHS.TaskResponse().Response() != iscsi.TaskComplete {
 			err = fmt.Errorf("initiator: LUN RESET was answered with response %d", p.BHS.TaskResponse().Response())
@@ -179,7 +200,6 @@ func (tm *taskManagement) resetLUN(ctx context.Context, lun uint64) error {
 		done <- err
 	}
 	s.stats.Resets++
-	tm.outstanding++
 	c.queueImmediate()
 	s.unlock()
 	c.kick()

@@ -209,6 +209,102 @@ func TestLUNResetSparesOthers(t *testing.T) {
 	})
 }
 
+// TestNothingIsSentDuringReset: what is submitted while a LUN is reset is sent when the target has
+// answered, and once; the target might drop it with the rest, or carry it out beside the second.
+func TestNothingIsSentDuringReset(t *testing.T) {
+	bubble(t, func(t *testing.T, ft *fakeTarget) {
+		l := dialLUN(t, ft.config())
+		came := hold(ft, spc.OpRead10)
+		var reset *iscsi.PDU
+		ft.tmf = func(_ *fakeDM, p *iscsi.PDU) bool { reset = p; return true }
+		ended := make(chan error, 2)
+		read := func() {
+			l.Submit(&Request{Op: OpRead, Buf: make([]byte, 512), Done: func(r *Request) { ended <- r.Err }})
+			synctest.Wait()
+		}
+		read()
+		before := len(ft.logged())
+		answered := make(chan error, 1)
+		go func() { answered <- l.Sessions()[0].ResetLUN(context.Background(), 0) }()
+		synctest.Wait()
+		read()
+		if n := len(came()); n != 1 {
+			t.Errorf("%d reads came before the answer to the reset", n)
+		}
+		letGo(ft)
+		complete(ft, reset)
+		if err := <-answered; err != nil {
+			t.Error(err)
+		}
+		for range 2 {
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		}
+		if log := ft.logged()[before:]; len(log) != 2 {
+			t.Errorf("%v were carried out", log)
+		}
+		s := l.Sessions()[0]
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.stats.Losses != 0 || s.units.stale != 0 || s.tm.outstanding != 0 {
+			t.Errorf("%d losses, %d LUNs wait, %d requests are outstanding", s.stats.Losses, s.units.stale, s.tm.outstanding)
+		}
+	})
+}
+
+// TestLateReset: a reset that is answered when it is not waited for any longer does not concern
+// what has been sent since.
+func TestLateReset(t *testing.T) {
+	bubble(t, func(t *testing.T, ft *fakeTarget) {
+		cfg := ft.config()
+		cfg.CommandTimeout = 10 * time.Second
+		l := dialLUN(t, cfg)
+		held := hold(ft, spc.OpRead10)
+		var reset *iscsi.PDU
+		ft.tmf = func(d *fakeDM, p *iscsi.PDU) bool {
+			if p.BHS.TaskRequest().Function() == iscsi.LogicalUnitReset {
+				reset = p
+				return true
+			}
+			var r iscsi.PDU
+			r.BHS.NewTaskResponse(iscsi.TaskUnsupported)
+			r.BHS.SetITT(p.BHS.ITT())
+			d.answer(&r)
+			return true
+		}
+		// The command is answered after all, while its LUN is being reset.
+		time.AfterFunc(20*time.Second, func() { ft.last().execute(held()[0]) })
+		if _, err := l.ReadAt(make([]byte, 512), 0); err != nil || reset == nil {
+			t.Fatal(err, reset)
+		}
+		time.Sleep(cfg.withDefaults().ResetTimeout) // the reset is overdue by then
+		synctest.Wait()
+		came := hold(ft, spc.OpRead10)
+		ended := make(chan error, 1)
+		l.Submit(&Request{Op: OpRead, Buf: make([]byte, 512), Done: func(r *Request) { ended <- r.Err }})
+		synctest.Wait()
+		complete(ft, reset)
+		if n := len(came()); n != 1 {
+			t.Fatalf("the read came %d times", n)
+		}
+		letGo(ft)
+		ft.last().execute(came()[0])
+		if err := <-ended; err != nil || l.Stats().Losses != 0 {
+			t.Errorf("%v, %d connections were lost", err, l.Stats().Losses)
+		}
+	})
+}
+
+// complete answers a task management request.
+func complete(ft *fakeTarget, p *iscsi.PDU) {
+	var r iscsi.PDU
+	r.BHS.NewTaskResponse(iscsi.TaskComplete)
+	r.BHS.SetITT(p.BHS.ITT())
+	ft.last().answer(&r)
+	synctest.Wait()
+}
+
 // Who merely stops waiting does not reset a LUN that others use, even when the abort is
 // refused.
 func TestCancelDoesNotReset(t *testing.T) {

@@ -6,10 +6,12 @@ type unit struct {
 	stale bool   // nothing is sent to it before a look
 	by    *conn  // it is being looked at over this connection; nil: it is not
 	looks uint32 // begun, in the background
+
+	resets int // requests to reset it that are outstanding: nothing is sent to it meanwhile
 }
 
 // unseen reports whether commands of the LUN wait.
-func (u *unit) unseen() bool { return u.stale || u.by != nil }
+func (u *unit) unseen() bool { return u.stale || u.by != nil || u.resets > 0 }
 
 // units are the LUNs of a session. The session's mutex guards them.
 type units struct {
@@ -60,11 +62,31 @@ func (us *units) set(u *unit, stale bool, by *conn) {
 	}
 }
 
+// resetting adds n to the requests to reset a LUN that are outstanding. What was sent to it
+// meanwhile the target might drop with the rest, or not.
+func (us *units) resetting(wire uint64, n int) {
+	for _, u := range us.list {
+		if u.lun.wire != wire {
+			continue
+		}
+		if u.unseen() {
+			us.stale--
+		}
+		if u.resets = max(u.resets+n, 0); u.unseen() {
+			us.stale++
+		}
+	}
+}
+
 // remove takes l out.
 func (us *units) remove(l *LUN) {
 	for i, u := range us.list {
 		if u.lun == l {
 			us.set(u, false, nil)
+			if u.resets > 0 {
+				u.resets = 0
+				us.stale--
+			}
 			us.list = append(us.list[:i:i], us.list[i+1:]...)
 			return
 		}

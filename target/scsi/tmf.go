@@ -138,6 +138,14 @@ func (lu *LU) clearTaskSet(n *Nexus, w *volume.Wait) {
 	}
 }
 
+// Cleared tells the initiator of n that CLEAR TASK SET of another one has ended commands of its
+// that no unit had been given yet, because their data was on its way.
+func (d *Device) Cleared(n *Nexus, lun uint64) {
+	for _, lu := range d.numbered(lun) {
+		lu.attention(spc.ASCCommandsCleared, func(x *Nexus) bool { return x == n })
+	}
+}
+
 // reset is the logical unit reset of SAM-5 §6.3.3: all tasks end, reservations of
 // RESERVE go, mode parameters return to their saved values, medium removal is
 // allowed again, every initiator gets a unit attention, at every LUN of the volume. Persistent

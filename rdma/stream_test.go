@@ -186,6 +186,27 @@ func TestDamagedHeaderIsBadCRC(t *testing.T) {
 	}
 }
 
+// The pad is covered by the CRC, also where that is computed as the bytes come.
+func TestDamagedPadIsBadCRC(t *testing.T) {
+	const part = 100 // header and some of the payload
+	for pad := 1; pad <= 3; pad++ {
+		p, e := rawToServer(t, nil, nil)
+		m := newMemory(t, e)
+		n := 200
+		for wire.Pad(wire.TaggedLen+n) != pad {
+			n++
+		}
+		b := p.fpdu(taggedMsg(wire.Write, m.rw.RKey(), m.rw.Addr(), true, pattern(n, 4)))
+		b[len(b)-wire.CRCLen-pad] ^= 0x80
+		p.write(b[:part])
+		waitWire(t, e, part)
+		p.write(b[part:])
+		if term := p.terminate(); term.Cause != wire.CauseCRC {
+			t.Errorf("pad of %d bytes: %v", pad, term.Cause)
+		}
+	}
+}
+
 // Without CRC the field is ignored, whatever it holds.
 func TestCRCFieldIgnored(t *testing.T) {
 	o := &rdmatest.Options{Server: rdma.ConnParams{CRC: rdma.CRCOffered}}

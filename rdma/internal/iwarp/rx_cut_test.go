@@ -383,6 +383,10 @@ func TestGuessedWriteIsChecked(t *testing.T) {
 	}{
 		"DDP version":   {wire.CauseTaggedVersion, func(r *rxRig, k []readTask) []byte { return control(r, &k[0], good^0x0300) }},
 		"RDMAP version": {wire.CauseRDMAPVersion, func(r *rxRig, k []readTask) []byte { return control(r, &k[0], good^0x00c0) }},
+		"opcode":        {wire.CauseOpcode, func(r *rxRig, k []readTask) []byte { return control(r, &k[0], good|wire.Control(wire.Send)) }},
+		"offset": {wire.CauseBounds, func(r *rxRig, k []readTask) []byte {
+			return r.tagged(wire.Write, k[0].stag, k[0].base+8, true, k[0].data)
+		}},
 		"reserved bits": {causeNone, func(r *rxRig, k []readTask) []byte { return control(r, &k[0], good|0x3c30) }},
 		"closed window": {wire.CauseRemoteNoInval, func(r *rxRig, k []readTask) []byte {
 			k[3].w.close()
@@ -410,6 +414,34 @@ func TestGuessedWriteIsChecked(t *testing.T) {
 			for i := range k {
 				k[i].w.close()
 			}
+		}
+	}
+}
+
+// When a Read has been answered its memory is the user's again: a peer that goes on answering it
+// places nothing there, also where the stream is looked at beforehand.
+func TestAnsweredReadIsClosed(t *testing.T) {
+	const n = 8 << 10
+	for _, crc := range rigModes {
+		r := newRig(t, crc)
+		mem := make([]byte, n)
+		_, stag, base := r.read(mem)
+		r.read(make([]byte, n)) // its answer is expected next
+		r.feed(r.message(wire.ReadResponse, stag, base, fill(n, 1), 60<<10))
+		if !bytes.Equal(mem, fill(n, 1)) {
+			t.Fatalf("crc %v: wrong data", crc)
+		}
+		if n, sinks, _ := r.qp.lent.lent(); n != 1 || sinks != 1 {
+			t.Errorf("crc %v: %d pieces of memory are lent, %d of them to Reads; one Read has not been answered", crc, n, sinks)
+		}
+		clear(mem)
+		r.feed(r.message(wire.ReadResponse, stag, base, fill(n, 2), 60<<10))
+		var term *Terminated
+		if !errors.As(r.qp.rx.err, &term) || term.Cause != wire.CauseSTag {
+			t.Errorf("crc %v: ended with %v, want %v", crc, r.qp.rx.err, wire.CauseSTag)
+		}
+		if !bytes.Equal(mem, make([]byte, n)) {
+			t.Errorf("crc %v: an answer has been placed where the Read before it went", crc)
 		}
 	}
 }

@@ -129,6 +129,7 @@ func TestTerminateForms(t *testing.T) {
 		{"RFC, too long", "1205c000 0010 414300000000000000000000000100000000", CauseTooLong, false},
 		{"siw, Read of an unknown STag", "10000700 001c 4141000000000000000100000001 00000000" + strings.Repeat("ab", 28), CauseRemoteSTag, true},
 		{"siw, local", "00ff0000", CauseLocal, false},
+		{"RFC by its header bits, a code that no RFC has", "0202c000 001e c140deadbe000000000000001000", Cause(0x0202), false},
 		{"siw, unexpected opcode without header bits reads as the RFC's", "20060000", CauseInsufficient, false},
 	} {
 		b := unhex(t, tt.in)

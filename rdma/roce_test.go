@@ -147,6 +147,21 @@ func TestReceiverNotReady(t *testing.T) {
 	})
 }
 
+// A peer that has no receive buffer, and may say so for ever, does not keep a connection that is to end.
+func TestDisconnectOfOneWhoIsNotReady(t *testing.T) {
+	t.Parallel() // it waits by the clock
+	a, b := rdmatest.NewPair(t, overRoCE())
+	a.Post(t, rdma.SendWR{ID: 1, Op: rdma.OpSend})
+	a.QP.Disconnect()
+	a.Want(t, 1, rdma.WCSend, rdma.StatusFlushed)
+	if err := a.WaitDone(t); !errors.Is(err, rdma.ErrTimeout) {
+		t.Errorf("the connection has ended with %v", err)
+	}
+	if err := b.WaitDone(t); err != io.EOF {
+		t.Errorf("at the peer: %v", err)
+	}
+}
+
 // deaf is a peer that accepts connections and has nobody behind their queue pairs.
 type deaf struct {
 	*port.Port

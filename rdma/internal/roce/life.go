@@ -19,7 +19,7 @@ type life struct {
 	told    bool        // the manager and the owner know that the peer is ready
 	ending  bool        // the handshake of the end has begun
 	more    bool        // the pump has stopped because it is somebody else's turn
-	closing *time.Timer // bounds the handshake of the end
+	closing *time.Timer // bounds the end: what is queued before, then its handshake
 }
 
 // endTimeout is how long the peer may take to answer the end of a connection.
@@ -101,6 +101,7 @@ func (b *base) step(l living) bool {
 		end = false
 	case end:
 		b.ending = true
+		b.stopClosingLocked()
 		b.closing = time.AfterFunc(endTimeout, func() {
 			b.Fail(fmt.Errorf("%w: the peer did not answer the end of the connection within %v", verbs.ErrTimeout, endTimeout))
 		})

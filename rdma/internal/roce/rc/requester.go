@@ -148,6 +148,9 @@ func (r *Requester) Trip() time.Duration { return r.trip.mean }
 // Reads is the number of requests of READs and atomics in flight.
 func (r *Requester) Reads() int { return r.reads }
 
+// Answered grows with every packet that has been answered.
+func (r *Requester) Answered() uint64 { return r.una }
+
 // Idle says whether everything has been answered.
 func (r *Requester) Idle() bool { return r.una == r.top }
 

@@ -69,7 +69,7 @@ type ConnParams struct {
 	// PrivateData is for the peer's ULP. iWARP: at most 508 bytes; Linux siw takes 252.
 	// RoCE: 56 in a request, 196 in the answer, and the peer sees zeros behind it.
 	PrivateData []byte
-	IRD         int // Reads of the peer served at once; 16, negative: none. Use powers of two
+	IRD         int // Reads of the peer served at once; 16, negative: none. Use powers of two. RoCE: at most 255, and so with ORD
 	ORD         int // own Reads outstanding; 16, negative: none
 	CRC         CRCMode
 	// BusyPoll is how long the receiver spins on an empty socket before it sleeps;

@@ -355,6 +355,13 @@ func TestDialFails(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+	many := rdmatest.NewEnd(t, &rdmatest.Options{Device: rdma.DeviceConfig{Provider: rdma.ProviderRoCE, MaxIRD: 256, MaxORD: 256}}, 0)
+	for _, p := range []rdma.ConnParams{{IRD: 256}, {ORD: 256}} { // as bytes: none
+		p.RoCE.LocalAddr = rdmatest.RoCEAddr()
+		if _, err := rdma.Dial(ctxT(t), "roce", at, many.QP, &p); !errors.Is(err, rdma.ErrInvalid) {
+			t.Errorf("IRD %d, ORD %d: %v", p.IRD, p.ORD, err)
+		}
+	}
 	for _, addr := range []string{"127.0.0.1", "127.0.0.1:rping", "127.0.0.1:70000"} {
 		if err := dial(ctxT(t), "roce", addr, rdma.ConnParams{}); err == nil {
 			t.Errorf("%s: no error", addr)

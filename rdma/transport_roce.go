@@ -89,6 +89,9 @@ func (p *ConnParams) roce(d *Device, limit int) (*roce.Params, error) {
 	if out.IRD, out.ORD, err = p.queues(d); err != nil {
 		return nil, err
 	}
+	if out.IRD > math.MaxUint8 || out.ORD > math.MaxUint8 {
+		return nil, invalid("IRD %d, ORD %d: over RoCE at most %d can be agreed on", out.IRD, out.ORD, math.MaxUint8)
+	}
 	if len(p.PrivateData) > limit {
 		return nil, invalid("private data of %d bytes: over RoCE there is room for %d", len(p.PrivateData), limit)
 	}

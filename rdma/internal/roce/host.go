@@ -100,22 +100,30 @@ func linkMTU(addr netip.Addr) int {
 		return ethernetMTU
 	}
 	for i := range ifs {
-		addrs, err := ifs[i].Addrs()
-		if err != nil {
-			continue
-		}
-		for _, a := range addrs {
-			p, err := netip.ParsePrefix(a.String())
-			if err != nil {
-				continue
-			}
-			own := p.Addr().Unmap() == addr.WithZone("")
-			if own || ifs[i].Flags&net.FlagLoopback != 0 && p.Contains(addr) {
-				return ifs[i].MTU
-			}
+		if addrs, err := ifs[i].Addrs(); err == nil && has(&ifs[i], addrs, addr) {
+			return ifs[i].MTU
 		}
 	}
 	return ethernetMTU
+}
+
+// has reports whether an interface with addrs has a. A VLAN and the interface below it often have one
+// link-local address, and MTUs of their own: the zone tells them apart.
+func has(i *net.Interface, addrs []net.Addr, a netip.Addr) bool {
+	if z := a.Zone(); z != "" && z != i.Name {
+		return false
+	}
+	for _, n := range addrs {
+		p, err := netip.ParsePrefix(n.String())
+		if err != nil {
+			continue
+		}
+		own := p.Addr().Unmap() == a.WithZone("")
+		if own || i.Flags&net.FlagLoopback != 0 && p.Contains(a) {
+			return true
+		}
+	}
+	return false
 }
 
 const ethernetMTU = 1500

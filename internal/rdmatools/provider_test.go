@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -157,6 +158,29 @@ func TestPerfUD(t *testing.T) {
 }
 
 // Both atomic operations do what they say.
+// Somebody else's lookup, whatever it asks for, does not end the test of a client.
+func TestPerfUDStrangers(t *testing.T) {
+	client := rdma.RoCEAddr(netip.MustParseAddrPort("127.0.0.2:50000"))
+	d := &perfDatagrams{
+		s:      &perfServer{endpoint: &endpoint{qp: new(rdma.QP)}, perf: &perf{kind: perfKinds[2]}},
+		client: netip.AddrPort(client).Addr(), asked: client, done: make(chan error, 1),
+	}
+	for _, private := range [][]byte{nil, []byte("SSH-2.0"), (&perfOffer{Test: perfEnd}).append(nil), (&perfOffer{Test: "read-bw"}).append(nil)} {
+		stranger := rdma.RoCEAddr(netip.MustParseAddrPort("127.0.0.3:50000"))
+		if a := d.lookup(&rdma.Lookup{Remote: stranger, PrivateData: private}); a.QP != nil || !strings.Contains(string(a.PrivateData), "another client") {
+			t.Errorf("%q: %+v", private, a)
+		}
+		select {
+		case err := <-d.done:
+			t.Errorf("%q has ended the test: %v", private, err)
+		default:
+		}
+	}
+	if a := d.lookup(&rdma.Lookup{Remote: client, PrivateData: (&perfOffer{Test: perfEnd}).append(nil)}); a.QP == nil || <-d.done != nil {
+		t.Errorf("the client itself: %+v", a)
+	}
+}
+
 func TestAtomicTypes(t *testing.T) {
 	for _, op := range []string{"FETCH_AND_ADD", "CMP_AND_SWAP"} {
 		port := freePort(t)

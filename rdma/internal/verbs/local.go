@@ -7,10 +7,9 @@ func (qp *QP) Local(e *WQE) Status {
 	switch e.Op {
 	case OpLocalInv:
 		r := qp.Dev.Table.Lookup(e.Inv)
-		if r == nil || !r.Matches(qp.PD, &qp.Mem, e.Inv) {
+		if r == nil || !r.RevokeNamed(qp.PD, &qp.Mem, e.Inv) {
 			return StatusInvalidated
 		}
-		r.Revoke()
 	case OpRegMR:
 		e.MR.Revoke()
 		var p []byte

@@ -133,11 +133,10 @@ func (m *In) sendDone(p *packet.Packet, t packet.Traits) (f *Fault) {
 	m.kind = 0
 	if t&packet.HasIETH != 0 {
 		reg := m.qp.Dev.Table.Lookup(p.InvRKey)
-		if reg == nil || !reg.Remote || !reg.Matches(m.qp.PD, &m.qp.Mem, p.InvRKey) {
+		if reg == nil || !reg.Remote || !reg.RevokeNamed(m.qp.PD, &m.qp.Mem, p.InvRKey) {
 			wc.Status = verbs.StatusRemoteInvalid
 			f = &Fault{Syndrome: packet.ACK, Reason: fmt.Sprintf("key %#08x is nothing that this peer may invalidate", p.InvRKey)}
 		} else {
-			reg.Revoke()
 			wc.Flags |= verbs.WCWithInv
 			wc.InvSTag = p.InvRKey
 		}

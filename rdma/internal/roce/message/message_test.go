@@ -2,6 +2,8 @@ package message_test
 
 import (
 	"bytes"
+	"runtime"
+	"sync/atomic"
 	"testing"
 
 	"softiser/internal/faultmap"
@@ -162,6 +164,57 @@ func TestDropAndFail(t *testing.T) {
 	p.in.Fail(verbs.StatusFlushed)
 	if wcs := p.in.TakeWCs(nil); len(wcs) != 0 {
 		t.Errorf("it fails twice: %+v", wcs)
+	}
+}
+
+// An invalidation, by the peer or by this side, that meets a new binding of the same window leaves
+// that alone, whichever of the two comes first.
+func TestInvalidationLeavesNewBinding(t *testing.T) {
+	for name, invalidate := range map[string]func(p *pair, key uint32){
+		"by the peer": func(p *pair, key uint32) {
+			p.Buffer(t, 1)
+			p.give(packet.SendOnlyInv, nil, func(q *packet.Packet) { q.InvRKey = key })
+			p.in.TakeWCs(nil)
+		},
+		"by this side": func(p *pair, key uint32) { p.Local(&verbs.WQE{Op: verbs.OpLocalInv, Inv: key}) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			const rounds = 50_000
+			p := newPair(t)
+			key, w := p.Open(t, make([]byte, 8), everything)
+			segs := [][]byte{make([]byte, 8)}
+			var begun, bound atomic.Int64
+			go func() {
+				for i := int64(1); i <= rounds; i++ {
+					for begun.Load() < i {
+						runtime.Gosched()
+					}
+					for range i % 100 { // at another moment of the invalidation each time
+						begun.Load()
+					}
+					w.Revoke()
+					w.OpenKey(&p.Mem, segs, everything, uint8(key)+uint8(i))
+					bound.Store(i)
+				}
+			}()
+			old := key
+			for i := int64(1); i <= rounds; i++ {
+				begun.Store(i)
+				invalidate(p, old)
+				for bound.Load() < i {
+					runtime.Gosched()
+				}
+				now := w.State()
+				if old = now.STag; !now.Valid {
+					t.Errorf("round %d: key %#08x is not valid", i, old)
+					begun.Store(rounds)
+					break
+				}
+			}
+			for bound.Load() < rounds {
+				runtime.Gosched()
+			}
+		})
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 	"softiser/rdma"
 	"softiser/rdma/internal/roce/cm"
 	"softiser/rdma/internal/roce/mad"
+	"softiser/rdma/internal/roce/packet"
 	"softiser/rdma/internal/roce/port"
 	"softiser/rdma/internal/roce/udp"
 	"softiser/rdma/internal/wire"
@@ -249,6 +250,72 @@ func TestPeerLeaves(t *testing.T) {
 	e.Want(t, 2, rdma.WCRecv, rdma.StatusFlushed)
 	if err := e.WaitDone(t); err != io.EOF {
 		t.Errorf("ended by: %v", err)
+	}
+}
+
+// Datagrams to the queue pair of a connection, which others at the peer's address may send, neither
+// show that the peer is ready nor end the connection.
+func TestDatagramsToAConnection(t *testing.T) {
+	for transport, service := range map[mad.Service]packet.Opcode{mad.ServiceRC: packet.RC, mad.ServiceUC: packet.UC} {
+		established := make(chan struct{}, 1)
+		o := overRoCE()
+		if o.QP.OnEvent = func(_ *rdma.QP, e rdma.Event) {
+			if e == rdma.EventEstablished {
+				established <- struct{}{}
+			}
+		}; transport == mad.ServiceUC {
+			o.QP.Type = rdma.TypeUC
+		}
+		e := rdmatest.NewEnd(t, o, 1)
+		e.Recv(t, 1, make([]byte, 8))
+		to := rdmatest.RoCEAddr()
+		ln, err := e.Dev.Listen("roce", netip.AddrPortFrom(to, 7174).String(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer ln.Close()
+		accepted := make(chan error, 1)
+		go func() {
+			req, err := ln.Accept(ctxT(t))
+			if err == nil {
+				err = req.Accept(ctxT(t), e.QP, nil)
+			}
+			accepted <- err
+		}()
+		p, err := port.Open(port.Config{UDP: udp.Config{Addr: rdmatest.RoCEAddr()}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Close()
+		c, err := p.CM().Connect(ctxT(t), to, &cm.Request{Service: mad.ServiceOf(mad.ProtocolTCP, 7174), Transport: transport, QPN: 77, PSN: 1, MTU: 3}, cm.Hooks{})
+		if err == nil {
+			err = <-accepted
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		rep, s, b := c.Reply(), p.DatagramSender(0), []byte("eight by")
+		send := func(op packet.Opcode) {
+			pkt := packet.Packet{BTH: packet.BTH{Op: op | packet.SendOnly, PKey: packet.DefaultPKey, AckReq: true, QPN: rep.QPN, PSN: packet.PSN(rep.PSN)}}
+			_, err := s.AddTo(to, &pkt, [][]byte{b}, len(b), true)
+			if err = errors.Join(err, s.Flush()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for range 5 { // an event would have been told of meanwhile
+			before := e.QP.Stats().WireIn
+			send(packet.UD)
+			await.True(t, "it has come", func() bool { return e.QP.Stats().WireIn > before })
+		}
+		select {
+		case <-established:
+			t.Errorf("%v: a datagram has shown that the peer is ready", service)
+			established <- struct{}{}
+		default:
+		}
+		send(service)
+		e.Want(t, 1, rdma.WCRecv, rdma.StatusSuccess)
+		<-established
 	}
 }
 

@@ -32,7 +32,7 @@ func (qp *QP) take(_ netip.AddrPort, pkt *packet.Packet) {
 		qp.req.Receive(pkt, qp.now())
 		return
 	}
-	qp.heard = true
+	qp.heard = qp.heard || pkt.Op.Service() == packet.RC
 	qp.resp.Receive(pkt)
 }
 

@@ -82,7 +82,7 @@ func (u *Unreliable) takeFor(to netip.Addr, from netip.AddrPort, p *packet.Packe
 		u.port.count.unused.Add(1)
 		return
 	}
-	u.heard = true
+	u.heard = u.heard || p.Op.Service() == packet.UC // who takes datagrams waits for nobody
 	u.m.take(from.Addr().Unmap(), to, p)
 }
 

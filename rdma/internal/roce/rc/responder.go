@@ -53,6 +53,7 @@ type Stats struct {
 	RNRs       uint64 // send_rnr_err
 	Faults     uint64 // packets of WRITEs for memory that cannot be touched
 	NoRoom     uint64 // dropped because the peer does not take its answers
+	Foreign    uint64 // dropped as they are of no reliable connection
 }
 
 // NewResponder makes the machine for a queue pair, whose Mem, PD, Dev and queues are
@@ -86,6 +87,12 @@ func (r *Responder) TakeWCs(wcs []verbs.WC) []verbs.WC { return r.in.TakeWCs(wcs
 // have been checked. Nothing of it is kept.
 func (r *Responder) Receive(p *packet.Packet) {
 	if r.err != nil {
+		return
+	}
+	if p.Op.Service() != packet.RC {
+		// Whoever is at the peer's address may send datagrams: they neither end the connection
+		// nor get an answer, as with rxe (check_type_state).
+		r.stats.Foreign++
 		return
 	}
 	if !r.answers.room() {
@@ -229,7 +236,7 @@ func (r *Responder) message(p *packet.Packet, t packet.Traits) bool {
 
 // fits looks at whether a packet may come here at all. The result says what is wrong.
 func (r *Responder) fits(p *packet.Packet, t packet.Traits) string {
-	if p.Op.Service() != packet.RC || t&packet.Response != 0 || t&(packet.Send|packet.Write|packet.Read|packet.Atomic) == 0 {
+	if t&packet.Response != 0 || t&(packet.Send|packet.Write|packet.Read|packet.Atomic) == 0 {
 		return "no request of a reliable connection"
 	}
 	return r.in.Misfit(p, t)

@@ -342,7 +342,6 @@ func TestRefused(t *testing.T) {
 			return []packet.Packet{req(packet.SendFirst, psn, mtu), req(packet.SendLast, psn+1, nil)}
 		}, packet.NAKInvalidRequest, []verbs.Status{verbs.StatusFlushed}, "nothing in the last"},
 		"an answer":           {func(*rig) []packet.Packet { return []packet.Packet{req(packet.Acknowledge, psn, nil)} }, packet.NAKInvalidRequest, nil, "no request"},
-		"of a datagram":       {func(*rig) []packet.Packet { return []packet.Packet{req(packet.UD|packet.SendOnly, psn, nil)} }, packet.NAKInvalidRequest, nil, "no request"},
 		"WRITE shorter":       {func(g *rig) []packet.Packet { return []packet.Packet{reth(g, packet.WriteOnly, psn, mtu, 0, 257)} }, packet.NAKInvalidRequest, nil, "256 bytes where 257 of 257"},
 		"WRITE longer":        {func(g *rig) []packet.Packet { return []packet.Packet{reth(g, packet.WriteOnly, psn, mtu, 0, 255)} }, packet.NAKInvalidRequest, nil, "256 bytes where 255"},
 		"WRITE ends too soon": {func(g *rig) []packet.Packet { return []packet.Packet{reth(g, packet.WriteFirst, psn, mtu, 0, 256)} }, packet.NAKInvalidRequest, nil, "256 bytes where 256"},
@@ -427,6 +426,27 @@ func TestRefused(t *testing.T) {
 				t.Error("answers after the end:", s)
 			}
 		})
+	}
+}
+
+// Packets of other services, which others at the peer's address may send, change nothing.
+func TestOtherServices(t *testing.T) {
+	g := newRig(t, small)
+	g.post(t, 8)
+	for _, service := range []packet.Opcode{packet.UC, packet.UD} {
+		for _, ahead := range []int{-1, 0, 1} {
+			p := request(service|packet.SendOnly, small.PSN.Add(ahead), nil)
+			p.AckReq = true
+			if s := lines(g.give(p)); s != "" || g.Err() != nil {
+				t.Errorf("%v: answered %q, %v", p.Op, s, g.Err())
+			}
+		}
+	}
+	if g.give(request(packet.SendOnly, small.PSN, []byte("eight by"))); len(g.TakeWCs(nil)) != 1 {
+		t.Error("the connection does not go on")
+	}
+	if n := g.Stats().Foreign; n != 6 {
+		t.Errorf("%d packets were counted", n)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"softiser/internal/faultmap"
+	"softiser/internal/race"
 	"softiser/rdma/internal/mem"
 	"softiser/rdma/internal/roce/message"
 	"softiser/rdma/internal/roce/packet"
@@ -179,7 +180,10 @@ func TestInvalidationLeavesNewBinding(t *testing.T) {
 		"by this side": func(p *pair, key uint32) { p.Local(&verbs.WQE{Op: verbs.OpLocalInv, Inv: key}) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			const rounds = 50_000
+			rounds := int64(50_000)
+			if race.Enabled {
+				rounds /= 10
+			}
 			p := newPair(t)
 			key, w := p.Open(t, make([]byte, 8), everything)
 			segs := [][]byte{make([]byte, 8)}

@@ -3,6 +3,7 @@ package scsi
 import (
 	"encoding/binary"
 	"errors"
+	"strings"
 
 	"softiser/internal/spc"
 
@@ -142,6 +143,19 @@ func (c *persistOut) register(ids []byte) error {
 	return c.t.lu.vol.Register(me, &q)
 }
 
+// initiatorPort decodes the TransportID of an initiator port, and refuses one that no nexus can have:
+// that of a device, without an ISID, or with one that is not written as RFC 7143 §4.4.2 does. A
+// reservation would be nobody's.
+func initiatorPort(b []byte) (port string, n int, err error) {
+	if port, n, err = spc.ParseTransportID(b); err != nil {
+		return "", 0, err
+	}
+	if _, isid, _ := strings.Cut(port, ",i,0x"); len(isid) != 12 || strings.Trim(isid, "0123456789abcdef") != "" {
+		return "", 0, spc.ErrListLength
+	}
+	return port, n, nil
+}
+
 // parseTransportIDs decodes the list behind SPEC_I_PT: length (4), TransportIDs.
 func parseTransportIDs(b []byte) ([]string, error) {
 	if len(b) < 4 || uint64(binary.BigEndian.Uint32(b)) != uint64(len(b)-4) {
@@ -149,7 +163,7 @@ func parseTransportIDs(b []byte) ([]string, error) {
 	}
 	var ports []string
 	for at := 4; at < len(b); {
-		port, n, err := spc.ParseTransportID(b[at:])
+		port, n, err := initiatorPort(b[at:])
 		if err != nil {
 			return nil, badList(spc.PersistOutLen + at)
 		}
@@ -192,7 +206,7 @@ func (c *persistOut) registerAndMove(p []byte) error {
 		if m.APTPL && !vol.Keeps() {
 			return to, volume.ErrNotKept
 		}
-		port, n, err := spc.ParseTransportID(m.TransportID)
+		port, n, err := initiatorPort(m.TransportID)
 		if err != nil || n != len(m.TransportID) {
 			return to, badList(24)
 		}

@@ -1,6 +1,8 @@
 package scsi
 
 import (
+	"encoding/binary"
+	"strings"
 	"testing"
 
 	"softiser/internal/spc"
@@ -48,6 +50,19 @@ func TestReservationsRefused(t *testing.T) {
 	move(a, func(m *spc.RegisterMove) { m.RelativePort = 0 }).illegal(spc.ASCInvalidFieldInParam)
 	move(a, func(m *spc.RegisterMove) { m.RelativePort = 9 }).illegal(spc.ASCInvalidFieldInParam)
 	move(a, func(m *spc.RegisterMove) { m.TransportID = spc.AppendTransportID(nil, a.client.ID.Initiator) }).illegal(spc.ASCInvalidFieldInParam)
+	// Whom no session can be: without an ISID, or with one that is written in another way.
+	host, _, _ := strings.Cut(b.client.ID.Initiator, ",i,")
+	for _, nobody := range []string{host, host + ",i,0x1", host + ",i,0x00000000000g"} {
+		id := spc.AppendTransportID(nil, nobody)
+		move(a, func(m *spc.RegisterMove) { m.TransportID = id }).illegal(spc.ASCInvalidFieldInParam)
+		list := (&spc.PersistOut{ActionKey: keyB, SpecIPT: true}).Append(nil)
+		raw(b, spc.SAProutRegister, append(binary.BigEndian.AppendUint32(list, uint32(len(id))), id...)).illegal(spc.ASCInvalidFieldInParam)
+	}
+	// There is no scope but that of the whole unit.
+	const scope = 0x10
+	r.prout(a, spc.SAProutReserve, scope|spc.PRWriteExclusive, keyA, 0).illegal(spc.ASCInvalidFieldInCDB)
+	r.prout(a, spc.SAProutRelease, scope|spc.PRWriteExclusive, keyA, 0).illegal(spc.ASCInvalidRelease)
+	r.prout(a, spc.SAProutPreempt, scope|spc.PRWriteExclusive, keyA, keyA).illegal(spc.ASCInvalidFieldInCDB)
 	now := lu.vol.Reservations()
 	if now != before { // a snapshot does not change
 		t.Errorf("it was %+v, and is %+v", before, now)

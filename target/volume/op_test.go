@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -118,6 +119,40 @@ func TestClaims(t *testing.T) {
 		}
 		b.close()
 	})
+}
+
+// TestOrderedBehindDormant: an Ordered command waits for those that came before it and have not begun, even where
+// none runs: a copy that goes on behind its status may have their blocks.
+func TestOrderedBehindDormant(t *testing.T) {
+	b := serve(t, new(Registry), Config{Device: newDevice(t, "a")}, "a")
+	v, me := b.v, new(Client)
+	by := &Copy{client: me, bufs: &v.bufs}
+	by.begin()
+	held := v.claim(by, HoldWrite, 0, 8)
+	by.stop() // and it may still be writing
+	var wrote, late atomic.Bool
+	note := func(f func()) *req {
+		return &req{steps: make(chan Cause, 1), more: func(r *req) {
+			f()
+			r.end()
+			r.steps <- Proceed
+		}}
+	}
+	w, now := b.start(note(func() { wrote.Store(true) }), me, Simple, 0, 8, HoldWrite)
+	if now {
+		t.Error("a write overtakes that of a copy")
+	}
+	o, now := b.start(note(func() { late.Store(wrote.Load()) }), me, Ordered, 16, 24, HoldWrite)
+	if now {
+		t.Fatal("an ordered command overtakes a dormant one")
+	}
+	held.drop()
+	<-w.steps
+	<-o.steps
+	if !late.Load() {
+		t.Error("it began before the one that came first had ended")
+	}
+	b.close()
 }
 
 // TestTimerOfAnotherCommand: the timer that bounds how long an exclusive command waits

@@ -344,11 +344,45 @@ func TestMove(t *testing.T) {
 			left = left[1:]
 		}
 		p.is(WriteExclusive, 3, left, []int{3})
+		p.told()
 		if r, _ := p.v.Reservations().Find(p.c[3].ID); r.Key != 9 || !p.v.Reservations().Persist {
 			t.Errorf("%+v, %v", r, p.v.Reservations().Persist)
 		}
 		_, err := os.Stat(p.v.state.file(".json"))
 		p.ok(err)
+		p.close()
+	}
+}
+
+// TestReserve: who holds a reservation has it, and cannot change its type by reserving again; nor can it be
+// handed over where all registrants hold it (SPC-4 §5.12.7, §5.12.8).
+func TestReserve(t *testing.T) {
+	types := []ReservationType{WriteExclusive, ExclusiveAccess, WriteExclusiveRegistrants, ExclusiveAccessRegistrants, WriteExclusiveAll, ExclusiveAccessAll}
+	for _, typ := range types {
+		p := newPR(t, Config{}, 2)
+		p.ok(p.v.Reserve(p.c[1], 1, typ))
+		holders := []int{1}
+		if typ.AllRegistrants() {
+			holders = []int{1, 2}
+		}
+		for _, again := range types {
+			if again == typ {
+				p.ok(p.v.Reserve(p.c[1], 1, again))
+			} else {
+				p.refused(p.v.Reserve(p.c[1], 1, again), ErrConflict)
+			}
+			if again == typ && typ.AllRegistrants() {
+				p.ok(p.v.Reserve(p.c[2], 2, again))
+			} else {
+				p.refused(p.v.Reserve(p.c[2], 2, again), ErrConflict)
+			}
+		}
+		p.is(typ, 2, []int{1, 2}, holders)
+		if typ.AllRegistrants() {
+			p.refused(p.v.MoveReservation(p.c[1], 1, func() (Move, error) { return Move{NewKey: 9, To: p.c[3].ID}, nil }), ErrConflict)
+			p.is(typ, 2, []int{1, 2}, holders)
+		}
+		p.told()
 		p.close()
 	}
 }

@@ -1,6 +1,7 @@
 package iscsi
 
 import (
+	"slices"
 	"sync/atomic"
 
 	"go.uber.org/zap"
@@ -102,10 +103,9 @@ func (m *taskManager) abortSets(c *conn, f iscsi.TaskFunction, itt uint32, lun u
 	s := m.sess
 	all := wholeTarget(f)
 	others := m.sharers(f, lun, all)
-	for _, x := range dropCollecting(append([]*session{s}, others...), lun, all) {
-		if x != s && f == iscsi.ClearTaskSet { // of a reset the device server tells everybody
-			s.node.device.Cleared(x.nexus, lun)
-		}
+	dropped := dropCollecting(append([]*session{s}, others...), lun, all)
+	if f == iscsi.ClearTaskSet { // a reset is told to all
+		s.node.device.TellCleared(lun, func(n *scsi.Nexus) bool { return n != s.nexus && slices.Contains(dropped, n) })
 	}
 	var r scsi.TMFResponse
 	over := newFence(func() {
@@ -181,8 +181,8 @@ func (m *taskManager) abortTaskNow(c *conn, req iscsi.TaskRequest) {
 
 // dropCollecting ends the WRITEs of sessions to a logical unit, or to all, whose
 // unsolicited data has not all arrived: the device server does not know them yet. It
-// returns the sessions that had any.
-func dropCollecting(sessions []*session, lun uint64, all bool) (hit []*session) {
+// returns whose they were.
+func dropCollecting(sessions []*session, lun uint64, all bool) (whose []*scsi.Nexus) {
 	for _, x := range sessions {
 		x.mu.Lock()
 		var doomed []*task
@@ -195,16 +195,16 @@ func dropCollecting(sessions []*session, lun uint64, all bool) (hit []*session) 
 		calls := x.cmds.abortLocked(doomed, nil)
 		x.mu.Unlock()
 		calls.run()
-		if len(doomed) > 0 {
-			hit = append(hit, x)
-		}
 		if stalled {
 			// What an ORDERED one held up goes on, if need be from here: its own
 			// receive goroutine may have nothing more to do.
 			x.order.deliverHeld(nil)
 		}
+		if len(doomed) > 0 {
+			whose = append(whose, x.nexus)
+		}
 	}
-	return hit
+	return whose
 }
 
 // queryTask is QUERY TASK (RFC 7144 §4.2): is the task in the task set?

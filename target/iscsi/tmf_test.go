@@ -290,6 +290,34 @@ func TestResetWhileAnotherOwesData(t *testing.T) {
 	other.ready()
 }
 
+// CLEAR TASK SET ends the WRITE of another initiator that owes unsolicited data, which hears of it.
+func TestClearTaskSetWhileAnotherOwesData(t *testing.T) {
+	s := serve(t, unsolicitedAllowed)
+	r, third := s.session(), s.second(51)
+	other := s.dial()
+	other.isid[5] = 50
+	other.mustLogin(testIQN, "InitialR2T=No", "FirstBurstLength=16384")
+	other.ready()
+	tag := other.command(command{cdb: cdbRW10(0x2a, 0, 32), write: true, edtl: 16384, more: true})
+	other.nop(nil) // it has arrived
+	r.command(command{cdb: cdbRW10(0x2a, 0, 32), write: true, edtl: 16384})
+	r.expect(iscsi.OpR2T)
+	r.sendTask(iscsi.ClearTaskSet, 0, iscsi.ReservedTag, 0)
+	other.answerPing()
+	if got := r.expect(iscsi.OpTaskResponse).TaskResponse().Response(); got != iscsi.TaskComplete {
+		t.Errorf("response %d", got)
+	}
+	other.dataOut(tag, iscsi.ReservedTag, 0, 0, make([]byte, 16384), true) // too late, and dropped
+	if res := other.do(command{cdb: testUnitReady}, nil); res.status != 2 || binary.BigEndian.Uint16(res.sense[12:]) != 0x2f00 {
+		t.Errorf("the other initiator hears status %#x sense % x", res.status, res.sense)
+	}
+	for _, x := range []*rawInitiator{r, other, third} {
+		if res := x.do(command{cdb: testUnitReady}, nil); res.status != 0 {
+			t.Errorf("status %#x sense % x of who has lost nothing, or knows", res.status, res.sense)
+		}
+	}
+}
+
 // What an ORDERED WRITE has held up goes on when another initiator's reset ends
 // that WRITE.
 func TestResetReleasesHeldCommands(t *testing.T) {
@@ -421,36 +449,6 @@ func TestAbortTaskOfAnotherUnit(t *testing.T) {
 			t.Errorf("the command: status %#x", res.status)
 		}
 	})
-}
-
-// TestClearedWhileDataComes: whose WRITE was ended by CLEAR TASK SET of another initiator while
-// its data was on its way hears of it like those whose commands were at the unit, and nobody else does.
-func TestClearedWhileDataComes(t *testing.T) {
-	s := serve(t, unsolicitedAllowed)
-	r, third, other := s.session(), s.second(51), s.dial()
-	other.isid[5] = 50
-	other.mustLogin(testIQN, "InitialR2T=No", "FirstBurstLength=16384")
-	other.ready()
-	other.command(command{cdb: cdbRW10(0x2a, 0, 32), write: true, edtl: 16384, more: true})
-	own := r.sendTask(iscsi.AbortTaskSet, 0, iscsi.ReservedTag, 0) // not theirs
-	if p := r.expect(iscsi.OpTaskResponse); p.ITT() != own {
-		t.Errorf("response for %#x", p.ITT())
-	}
-	other.nop(nil) // the WRITE has been taken
-	r.sendTask(iscsi.ClearTaskSet, 0, iscsi.ReservedTag, 0)
-	other.answerPing()
-	if got := r.expect(iscsi.OpTaskResponse).TaskResponse().Response(); got != iscsi.TaskComplete {
-		t.Errorf("response %d", got)
-	}
-	res := other.do(command{cdb: testUnitReady}, nil)
-	if res.status != 2 || binary.BigEndian.Uint16(res.sense[12:]) != 0x2f00 {
-		t.Errorf("the other initiator hears status %#x sense % x", res.status, res.sense)
-	}
-	for name, x := range map[string]*rawInitiator{"who cleared": r, "a third": third} {
-		if res := x.do(command{cdb: testUnitReady}, nil); res.status != 0 {
-			t.Errorf("%s hears status %#x sense % x", name, res.status, res.sense)
-		}
-	}
 }
 
 // TestNothingBeforeTheLoginResponse: a connection that joins a session is in full feature phase a

@@ -134,19 +134,26 @@ func (t *Task) end() {
 
 // queueError applies QERR after a CHECK CONDITION of t (SPC-4 §7.5.8): 01b aborts the
 // whole task set, 11b the tasks of the same nexus. What is left to do about them comes
-// behind the status of t.
+// behind the status of t. Other initiators learn it as after CLEAR TASK SET.
 func (lu *LU) queueError(t *Task, all bool) volume.Aborts {
-	n := t.Nexus
-	return lu.vol.Mark(func(o *volume.Op) volume.AbortReason {
+	n, hit := t.Nexus, map[*Nexus]bool{}
+	aborts := lu.vol.Mark(func(o *volume.Op) volume.AbortReason {
 		x := taskOf(o)
 		switch {
 		case x != nil && x.Nexus == n:
 			return volume.AbortedByOwner
+		case all && x != nil:
+			hit[x.Nexus] = true
+			return volume.AbortedByOther
 		case all:
 			return volume.AbortedByOther
 		}
 		return volume.NotAborted
 	}, nil)
+	if len(hit) > 0 {
+		lu.tellCleared(func(x *Nexus) bool { return hit[x] })
+	}
+	return aborts
 }
 
 // AbortTask ends one task of n early, because its connection or session ends: it

@@ -133,16 +133,22 @@ func (lu *LU) clearTaskSet(n *Nexus, w *volume.Wait) {
 		hit[t.Nexus] = true
 		return byNexus(t, n)
 	}, volume.AbortedByOther, anyCopier, w)
+	lu.tellCleared(func(x *Nexus) bool { return x != n && hit[x] })
+}
+
+// tellCleared tells nexuses whose tasks another one has ended of that, unless each task
+// says so itself (TAS).
+func (lu *LU) tellCleared(match func(*Nexus) bool) {
 	if !lu.modes.tas.Load() {
-		lu.everywhere(spc.ASCCommandsCleared, func(x *Nexus) bool { return x != n && hit[x] })
+		lu.everywhere(spc.ASCCommandsCleared, match)
 	}
 }
 
-// Cleared tells the initiator of n that CLEAR TASK SET of another one has ended commands of its
-// that no unit had been given yet, because their data was on its way.
-func (d *Device) Cleared(n *Nexus, lun uint64) {
+// TellCleared tells the nexuses that match of commands that another initiator has ended before
+// they came to the unit: without a status, whatever TAS says.
+func (d *Device) TellCleared(lun uint64, match func(*Nexus) bool) {
 	for _, lu := range d.numbered(lun) {
-		lu.attention(spc.ASCCommandsCleared, func(x *Nexus) bool { return x == n })
+		lu.attention(spc.ASCCommandsCleared, match)
 	}
 }
 

@@ -100,6 +100,7 @@ func TestClearTaskSet(t *testing.T) {
 		} else {
 			tur.sense(spc.KeyUnitAttention, spc.ASCCommandsCleared)
 		}
+		r.do(spc.AppendTestUnitReady(nil), nil, 0).good() // it was not another initiator
 	}
 }
 
@@ -172,11 +173,12 @@ func TestTaskAttributes(t *testing.T) {
 
 func TestQueueError(t *testing.T) {
 	for _, c := range []struct {
-		qerr        uint32
-		own, others bool // end aborted
-	}{{qerrContinue, false, false}, {qerrAbortAll, true, true}, {qerrAbortNexus, true, false}} {
+		qerr             uint32
+		tas, own, others bool // end aborted
+	}{{qerrContinue, false, false, false}, {qerrAbortAll, false, true, true}, {qerrAbortAll, true, true, true}, {qerrAbortNexus, false, true, false}} {
 		r := newRig(t, Config{})
 		r.dev.lookup(0).modes.qerr.Store(c.qerr)
+		r.dev.lookup(0).modes.tas.Store(c.tas)
 		own, other := r.heldWrite(r.nx[0], 0), r.heldWrite(r.nx[1], 8)
 		r.on(r.nx[0], 0, spc.AppendVerify(nil, 20, 1, 1), make([]byte, 512), 0).good()
 		r.on(r.nx[0], 0, spc.AppendVerify(nil, 20, 1, 1), fill(512, 1), 0).sense(spc.KeyMiscompare, spc.ASCMiscompare)
@@ -187,10 +189,20 @@ func TestQueueError(t *testing.T) {
 			if !x.aborted {
 				r.port.release(x.c)
 			}
-			if got := r.finish(x.c); (got.status == spc.StatusTaskAborted) != x.aborted {
+			got := r.finish(x.c)
+			if (got.status == spc.StatusTaskAborted) != x.aborted {
 				t.Errorf("QERR %d: task ended with %v, aborted wanted: %v", c.qerr, got.status, x.aborted)
 			}
+			if x.aborted && got.silent != (x.c == own || !c.tas) {
+				t.Errorf("QERR %d, TAS %v: silent: %v", c.qerr, c.tas, got.silent)
+			}
 		}
+		// Whose tasks end without a status is told of it, who has had the error knows.
+		r.do(spc.AppendTestUnitReady(nil), nil, 0).good()
+		if c.others && !c.tas {
+			r.attention(r.nx[1], spc.ASCCommandsCleared)
+		}
+		r.on(r.nx[1], 0, spc.AppendTestUnitReady(nil), nil, 0).good()
 	}
 }
 

@@ -1,10 +1,12 @@
 package scsi
 
 import (
+	"bytes"
 	"sync/atomic"
 	"testing"
 
 	"softiser/blockdev"
+	"softiser/internal/await"
 	"softiser/internal/spc"
 )
 
@@ -80,4 +82,62 @@ func TestCacheTurnedOffMeanwhile(t *testing.T) {
 			}
 		})
 	}
+}
+
+// turnCache turns the write cache of LUN 0 on or off; save says through restarts, too.
+func (r *rig) turnCache(on, save bool) *result {
+	r.t.Helper()
+	page := r.do(spc.AppendModeSense6(nil, true, 0, 0x08, 0, 255), nil, 255).good().data
+	page[0], page[2] = 0, 0
+	page[4] &^= 0x80
+	page[4+2] &^= 0x04
+	if on {
+		page[4+2] |= 0x04
+	}
+	return r.do(spc.AppendModeSelect6(nil, save, byte(len(page))), page, 0)
+}
+
+// TestCacheOffAgain: what was acknowledged with the write cache on is flushed where a restart, or another node
+// that takes over, turns it off: the initiators, who find it off, do not.
+func TestCacheOffAgain(t *testing.T) {
+	dir, store := t.TempDir(), newStore(t)
+	for name, begin := range map[string]func(d blockdev.Device) *rig{
+		"restart":  func(d blockdev.Device) *rig { return newRig(t, Config{StateDir: dir}, LUConfig{Volume: d}) },
+		"takeover": func(d blockdev.Device) *rig { r, _ := movingRig(t, d, store); return r },
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newCrashLog(t)
+			r := begin(d)
+			r.turnCache(false, true).good()
+			r.turnCache(true, false).good()
+			data := fill(4096, 5)
+			r.do(spc.AppendWrite(nil, 0, 8, false), data, 0).good()
+			safe := func() bool {
+				for img := range d.States(d.Now(), 100, 1) {
+					if !bytes.Equal(img.Bytes()[:4096], data) {
+						return false
+					}
+				}
+				return true
+			}
+			if safe() {
+				t.Fatal("the write is durable by itself")
+			}
+			again := begin(d) // the process before has been killed
+			if again.vol().WriteCache() {
+				t.Error("the cache is on")
+			}
+			await.True(t, "the write is durable", safe)
+		})
+	}
+}
+
+// TestModeChangeIsTold: others learn of a change that is in force, even if what it asks for besides has failed.
+func TestModeChangeIsTold(t *testing.T) {
+	v := &volatileVolume{Device: newNamed(t, "a")}
+	r := newRig(t, Config{}, LUConfig{Volume: v})
+	v.flush = blockdev.ErrMedium
+	r.turnCache(false, false).sense(spc.KeyMedium, spc.ASCWriteError)
+	v.flush = nil
+	r.attention(r.nx[1], spc.ASCModeChanged)
 }

@@ -297,15 +297,15 @@ func modeSelectJob(t *Task) {
 		}
 	}
 	lu.modes.set(v)
+	if v != old {
+		lu.everywhere(spc.ASCModeChanged, func(n *Nexus) bool { return n != t.Nexus })
+	}
 	if old.WCE && !v.WCE && lu.disk != nil {
 		// What the cache held must not stay volatile when nothing else is.
 		if err := lu.disk.Flush(); err != nil {
 			t.failErr(err, volume.Writing)
 			return
 		}
-	}
-	if v != old {
-		lu.everywhere(spc.ASCModeChanged, func(n *Nexus) bool { return n != t.Nexus })
 	}
 	t.good()
 }

@@ -53,6 +53,14 @@ func (m *modes) init(v *volume.Volume) error {
 	return nil
 }
 
+// flushOld flushes what an earlier life of the volume may have acknowledged with the cache on:
+// now that it is off, nobody else does. Preconditions: the device is open.
+func (m *modes) flushOld() {
+	if m.def.WCE && !m.vol.WriteCache() {
+		m.vol.FlushBehind()
+	}
+}
+
 // reload takes over what another node has saved. What cannot be understood counts as
 // nothing saved: the reservations in the same record have been.
 func (m *modes) reload() {
@@ -63,6 +71,7 @@ func (m *modes) reload() {
 		m.saved.Store(&def)
 		m.set(def)
 	}
+	m.flushOld()
 }
 
 func (m *modes) restore() { m.set(*m.saved.Load()) }

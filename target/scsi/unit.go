@@ -29,7 +29,13 @@ type unit struct {
 func newUnit(lu *LU) (*unit, error) {
 	u := &unit{vol: lu.vol, added: time.Now(), prevented: map[*Nexus]bool{}}
 	u.copies.room = make(chan struct{}, lu.cfg.Workers)
-	return u, u.modes.init(u.vol)
+	if err := u.modes.init(u.vol); err != nil {
+		return nil, err
+	}
+	if u.vol.Gates()&volume.Closed == 0 {
+		u.modes.flushOld()
+	}
+	return u, nil
 }
 
 // enter makes lu one of the places of the unit.

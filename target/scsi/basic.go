@@ -53,8 +53,19 @@ func reportLUNs(t *Task) {
 		t.badCDB(6)
 		return
 	}
+	sel := t.CDB[2]
+	switch sel {
+	case 0x00, 0x01, 0x02, 0x10, 0x11, 0x12:
+	default:
+		t.badCDB(2)
+		return
+	}
+	// Before the list is made: what changes from here on is told once more.
+	if t.itl != nil {
+		t.itl.clear(spc.ASCLUNsChanged)
+	}
 	var luns []uint64
-	switch sel := t.CDB[2]; sel {
+	switch sel {
 	case 0x00, 0x02, 0x11:
 		for _, i := range *t.Nexus.itls.Load() {
 			luns = append(luns, spc.EncodeLUN(i.lun))
@@ -64,13 +75,6 @@ func reportLUNs(t *Task) {
 		}
 	case 0x01:
 		luns = append(luns, spc.WellKnownReportLUNs)
-	case 0x10, 0x12:
-	default:
-		t.badCDB(2)
-		return
-	}
-	if t.itl != nil {
-		t.itl.clear(spc.ASCLUNsChanged)
 	}
 	t.data.get(8 + 8*len(luns))
 	t.reply(spc.AppendLUNList(t.data.buf[:0], luns), alloc)
@@ -120,7 +124,7 @@ func cmdStartStop(t *Task) {
 		t.good()
 	case !lu.cfg.Removable:
 		t.badCDB(4)
-	case lu.removalPrevented():
+	case !start && lu.removalPrevented(): // loading removes nothing; Linux prevents removal as it opens a device to load it
 		t.illegal(spc.ASCRemovalPrevented)
 	case start:
 		if lu.disk == nil {

@@ -4,9 +4,12 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 
+	"softiser/blockdev"
+	"softiser/internal/await"
 	"softiser/internal/spc"
 )
 
@@ -151,6 +154,33 @@ func TestReportLUNs(t *testing.T) {
 	r.do(spc.AppendReportLUNs(nil, 9, 256), nil, 256).illegal(spc.ASCInvalidFieldInCDB)
 }
 
+// TestLUNsChangeMeanwhile: an initiator whose REPORT LUNS has missed a unit is told that the units have changed.
+func TestLUNsChangeMeanwhile(t *testing.T) {
+	r := newRig(t, Config{}, LUConfig{Volume: newNamed(t, "a")})
+	i := r.nx[0].itls.Load().find(0)
+	i.lu.mu.Lock()
+	answer := make(chan *result)
+	go func() { answer <- r.do(spc.AppendReportLUNs(nil, 0, 64), nil, 64) }()
+	await.True(t, "it clears the unit attention", func() bool {
+		all := make([]byte, 1<<20)
+		return bytes.Contains(all[:runtime.Stack(all, true)], []byte("scsi.(*itl).clear("))
+	})
+	// What AddLUN does.
+	lu, err := newLU(r.dev, LUConfig{LUN: 4, Volume: newNamed(t, "b")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.dev.mu.Lock()
+	r.dev.setLocked(4, lu)
+	r.dev.mu.Unlock()
+	i.add(spc.ASCLUNsChanged)
+	i.lu.mu.Unlock()
+	luns, _, err := spc.ParseLUNList((<-answer).good().data)
+	if err != nil || len(luns) != 2 && i.pending.Load() == 0 {
+		t.Errorf("%x, %v, and no unit attention", luns, err)
+	}
+}
+
 func TestInquiry(t *testing.T) {
 	r := newRig(t, Config{})
 	got := r.do(spc.AppendInquiry(nil, 255), nil, 255).good()
@@ -184,6 +214,78 @@ func TestInquiry(t *testing.T) {
 	ds, err := spc.ParseDesignators(p)
 	if err != nil || ds[0].Type != spc.DesignatorNAA || ds[0].ID[0]>>4 != 6 || len(ds[0].ID) != 16 {
 		t.Error(ds, err)
+	}
+}
+
+// TestPortDesignators: page 83h tells the relative port and the group of the port that the command came through.
+func TestPortDesignators(t *testing.T) {
+	r := newRig(t, Config{Groups: []PortGroup{{ID: 7, Ports: []uint16{1}}, {ID: 3, Ports: []uint16{0x205, 6}}}})
+	n, err := r.dev.NewNexus(NexusConfig{Initiator: "iqn.1994-05.com.example:other", RelPort: 0x205})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.nx = append(r.nx, n)
+	p, err := spc.VPDPayload(r.on(n, 0, spc.AppendInquiryVPD(nil, spc.VPDIdentification, 255), nil, 255).good().data, spc.VPDIdentification)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ds, err := spc.ParseDesignators(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[byte]string{}
+	for _, d := range ds {
+		if d.Association == spc.AssocPort {
+			got[d.Type] = string(d.ID)
+		}
+	}
+	if got[spc.DesignatorRelPort] != "\x00\x00\x02\x05" || got[spc.DesignatorPortGroup] != "\x00\x00\x00\x03" || !strings.Contains(got[spc.DesignatorName], ",t,0x0003") {
+		t.Errorf("%q", got)
+	}
+}
+
+// infoVolume says something else of itself than it is.
+type infoVolume struct {
+	blockdev.Device
+	info func(*blockdev.Info)
+}
+
+func (v infoVolume) Info() blockdev.Info {
+	i := v.Device.Info()
+	v.info(&i)
+	return i
+}
+
+// TestWhatPagesTell: provisioning (B2h), LBPME of READ CAPACITY and V_SUP (86h) are as the volume is, and do not
+// contradict each other; the task attributes are those that there are.
+func TestWhatPagesTell(t *testing.T) {
+	for _, c := range []struct {
+		thin, discard, cache bool
+		typ                  byte
+	}{{false, false, true, 0}, {false, true, false, 1}, {true, true, true, 2}, {true, false, false, 0}} {
+		r := newRig(t, Config{}, LUConfig{Volume: infoVolume{newNamed(t, "a"), func(i *blockdev.Info) {
+			i.Thin, i.Discard, i.ZeroesOnTrim, i.WriteCache = c.thin, c.discard, c.discard, c.cache
+		}}})
+		page := func(code byte) []byte {
+			t.Helper()
+			p, err := spc.VPDPayload(r.do(spc.AppendInquiryVPD(nil, code, 255), nil, 255).good().data, code)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return p
+		}
+		want := spc.Provisioning{Unmap: c.discard, WriteSame16: c.discard, WriteSame10: c.discard, ReadZeroes: c.discard, Type: c.typ}
+		if got, err := spc.ParseProvisioning(page(spc.VPDProvisioning)); err != nil || got != want {
+			t.Errorf("%+v: %+v, %v", c, got, err)
+		}
+		size, err := spc.ParseCapacity16(r.do(spc.AppendReadCapacity16(nil, 32), nil, 32).good().data)
+		if err != nil || size.Provisioned != c.discard || size.ReadZeroes != c.discard {
+			t.Errorf("%+v: %+v, %v", c, size, err)
+		}
+		ext := page(spc.VPDExtended)
+		if len(ext) != 60 || ext[1] != 0x07 || (ext[2] == 1) != c.cache {
+			t.Errorf("%+v: % x", c, ext)
+		}
 	}
 }
 
@@ -290,6 +392,12 @@ func TestCapacity(t *testing.T) {
 	if got := r.do(spc.AppendReadCapacity16(nil, 12), nil, 32).good(); len(got.data) != 12 {
 		t.Errorf("allocation length 12: %d bytes", len(got.data))
 	}
+	// An address means something only with PMI.
+	cdb := spc.AppendReadCapacity10(nil)
+	cdb[5] = 1
+	r.do(cdb, nil, 8).illegal(spc.ASCInvalidFieldInCDB)
+	cdb[8] = 1
+	r.do(cdb, nil, 8).good()
 }
 
 func TestLegacyReservation(t *testing.T) {

@@ -181,9 +181,10 @@ func (lu *LU) provisioning() spc.Provisioning {
 	i := lu.geo().Info
 	p := spc.Provisioning{Threshold: lu.vol.Space.Exponent(), Unmap: i.Discard, WriteSame16: i.Discard, WriteSame10: i.Discard, ReadZeroes: i.Discard && i.ZeroesOnTrim}
 	switch {
+	case !i.Discard: // and so LBPME is 0, which neither goes with (SBC-3 §6.6.6)
 	case i.Thin:
 		p.Type = 2
-	case i.Discard:
+	default:
 		p.Type = 1
 	}
 	return p

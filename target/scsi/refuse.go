@@ -21,6 +21,9 @@ func (t *Task) refuse(g volume.Gate) {
 		t.check(&s)
 	case g&volume.Testing != 0:
 		s := t.lu.selfTest.sense()
+		if s.Key == spc.KeyNoSense { // it has ended meanwhile, and the command has not been carried out
+			s = spc.Sense{Key: spc.KeyNotReady, ASC: spc.ASCSelfTestInProgress}
+		}
 		t.check(&s)
 	case g&volume.Corrupt != 0:
 		t.fail(spc.KeyMedium, spc.ASCFormatCorrupted)

@@ -10,6 +10,7 @@ import (
 
 	"softiser/blockdev"
 	"softiser/blockdev/faulty"
+	"softiser/target/volume"
 )
 
 func sendDiagnostic(code byte) []byte { return []byte{0x1D, code << 5, 0, 0, 0, 0} }
@@ -150,4 +151,15 @@ func TestSelfTestsRefused(t *testing.T) {
 	empty := newRig(t, Config{}, LUConfig{Removable: true})
 	empty.do(sendDiagnostic(testBackgroundShort), nil, 0).sense(spc.KeyNotReady, spc.ASCMediumNotPresent)
 	empty.do([]byte{0x1D, 0x04, 0, 0, 0, 0}, nil, 0).good()
+}
+
+// TestSelfTestEndsMeanwhile: a command that met a self-test which is over when it is told so has not been
+// carried out, and must not be taken for one that has (as initiators do with NO SENSE).
+func TestSelfTestEndsMeanwhile(t *testing.T) {
+	r := newRig(t, Config{})
+	v := r.dev.lookup(0).vol
+	v.SetGate(volume.Testing, true) // which the end of the test has not taken down yet
+	r.do(spc.AppendRead(nil, 0, 1, false), nil, 512).sense(spc.KeyNotReady, spc.ASCSelfTestInProgress)
+	v.SetGate(volume.Testing, false)
+	r.do(spc.AppendRead(nil, 0, 1, false), nil, 512).good()
 }

@@ -108,6 +108,22 @@ func (lu *LU) endTasks(n *Nexus, f TMF, w *volume.Wait) {
 	}
 }
 
+// abortTasks aborts the unit's commands for which match gives a reason, and the copies of
+// the clients that copiers accepts; w counts both. other is the reason for those that came
+// by another wire than SCSI.
+func (u *unit) abortTasks(match func(*Task) volume.AbortReason, other volume.AbortReason, copiers func(*volume.Client) bool, w *volume.Wait) {
+	u.vol.AbortWith(func(o *volume.Op) volume.AbortReason {
+		if t := taskOf(o); t != nil {
+			return match(t)
+		}
+		return other
+	}, copiers, w)
+}
+
+// What abortTasks does to copies that are not commands of its task set.
+func noCopier(*volume.Client) bool  { return false }
+func anyCopier(*volume.Client) bool { return true }
+
 // abortTask aborts t if it is still in the task set and of this nexus.
 func (lu *LU) abortTask(n *Nexus, t *Task, w *volume.Wait) bool {
 	found := false
@@ -134,14 +150,6 @@ func (lu *LU) clearTaskSet(n *Nexus, w *volume.Wait) {
 		return byNexus(t, n)
 	}, volume.AbortedByOther, anyCopier, w)
 	lu.tellCleared(func(x *Nexus) bool { return x != n && hit[x] })
-}
-
-// tellCleared tells nexuses whose tasks another one has ended of that, unless each task
-// says so itself (TAS).
-func (lu *LU) tellCleared(match func(*Nexus) bool) {
-	if !lu.modes.tas.Load() {
-		lu.everywhere(spc.ASCCommandsCleared, match)
-	}
 }
 
 // TellCleared tells the nexuses that match of commands that another initiator has ended before

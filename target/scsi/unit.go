@@ -67,21 +67,13 @@ func (u *unit) everywhere(a spc.ASC, match func(*Nexus) bool) {
 	}
 }
 
-// abortTasks aborts the unit's commands for which match gives a reason, and the copies of
-// the clients that copiers accepts; w counts both. other is the reason for those that came
-// by another wire than SCSI.
-func (u *unit) abortTasks(match func(*Task) volume.AbortReason, other volume.AbortReason, copiers func(*volume.Client) bool, w *volume.Wait) {
-	u.vol.AbortWith(func(o *volume.Op) volume.AbortReason {
-		if t := taskOf(o); t != nil {
-			return match(t)
-		}
-		return other
-	}, copiers, w)
+// tellCleared tells nexuses whose tasks another one has ended of that, unless each task
+// says so itself (TAS).
+func (u *unit) tellCleared(match func(*Nexus) bool) {
+	if !u.modes.tas.Load() {
+		u.everywhere(spc.ASCCommandsCleared, match)
+	}
 }
-
-// What abortTasks does to copies that are not commands of its task set.
-func noCopier(*volume.Client) bool  { return false }
-func anyCopier(*volume.Client) bool { return true }
 
 // statisticsNow are the times that the unit's commands have taken.
 func (u *unit) statisticsNow() volume.Statistics {

@@ -58,7 +58,7 @@ func ScanDisks(cfg Config, disks []*Disk) (*Scan, error) {
 			return nil, fmt.Errorf("two volume groups are called %q (%s and %s): give only the disks of one of them", vg.Name, o, vg.ID)
 		}
 		names[vg.Name] = vg.ID
-		s.Groups = append(s.Groups, newGroup(cfg, vg, byID, owned))
+		s.Groups = append(s.Groups, newGroup(cfg, vg, byID, best, owned))
 	}
 	sort.Slice(s.Groups, func(i, j int) bool { return s.Groups[i].VG.Name < s.Groups[j].VG.Name })
 	for _, d := range disks {
@@ -90,13 +90,17 @@ func damage(d *Disk) error {
 }
 
 // newGroup puts together a group from its metadata and the disks that were found, and
-// notes what is missing.
-func newGroup(cfg Config, vg *meta.VG, byID map[ondisk.UUID]*Disk, owned map[*Disk]bool) *Group {
+// notes what is missing. best has the newest text of each group.
+func newGroup(cfg Config, vg *meta.VG, byID map[ondisk.UUID]*Disk, best map[ondisk.UUID]*meta.VG, owned map[*Disk]bool) *Group {
 	g := &Group{VG: vg, Disks: map[ondisk.UUID]*Disk{}, cfg: cfg}
 	for _, pv := range vg.PVs {
 		d := byID[pv.ID]
 		if d == nil {
 			g.note("physical volume %s (%s) of volume group %q is missing", pv.ID, pv.Device, vg.Name)
+			continue
+		}
+		if o := d.movedTo(vg, best); o != nil {
+			g.note("physical volume %s (%s) of volume group %q belongs to %q now, and is missing here", pv.ID, d.Path, vg.Name, o.Name)
 			continue
 		}
 		owned[d] = true
@@ -117,6 +121,17 @@ func newGroup(cfg Config, vg *meta.VG, byID map[ondisk.UUID]*Disk, owned map[*Di
 		}
 	}
 	return g
+}
+
+// movedTo returns the group that a disk of vg has gone to: both texts name it, and its own is the
+// other one. vg comes from a disk that was away when the group was removed from the others.
+func (d *Disk) movedTo(vg *meta.VG, best map[ondisk.UUID]*meta.VG) *meta.VG {
+	for _, a := range d.Areas {
+		if a.VG != nil && a.VG.ID != vg.ID && best[a.VG.ID].PVByID(d.Label.UUID) != nil {
+			return best[a.VG.ID]
+		}
+	}
+	return nil
 }
 
 func (g *Group) note(format string, a ...any) {

@@ -110,6 +110,48 @@ func TestGroupLife(t *testing.T) {
 	}
 }
 
+// TestDiskMovedOn: a disk that has gone to another group, while another disk of its old one was away, is
+// not taken back by the text that comes with that.
+func TestDiskMovedOn(t *testing.T) {
+	c := testConfig(t)
+	a, b := lvmtest.New(64<<20), lvmtest.New(64<<20)
+	if _, err := c.Create("old", mustPV(t, c, a, b), GroupOptions{}, "vgcreate"); err != nil {
+		t.Fatal(err)
+	}
+	if err := scan(t, c, a).Groups[0].Remove("vgremove"); err != nil { // b is away
+		t.Fatal(err)
+	}
+	g, err := c.Create("new", mustPV(t, c, a), GroupOptions{}, "vgcreate")
+	if err == nil {
+		err = addLV(g, "lv", Request{Extents: 3})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range []func(g *Group) error{
+		(*Group).Repair,
+		func(g *Group) error { return g.Remove("vgremove") },
+	} {
+		old, err := scan(t, c, a, b).Find("old")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(old.Disks) != 1 || !strings.Contains(strings.Join(old.Notices, "\n"), `belongs to "new" now`) {
+			t.Errorf("%d disks, %q", len(old.Disks), old.Notices)
+		}
+		if err := f(old); err != nil {
+			t.Fatal(err)
+		}
+		is, err := scan(t, c, a).Find("new")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if is.VG.LV("lv") == nil || len(is.Notices) != 0 {
+			t.Errorf("the new group has %v, %q", is.VG.LVs, is.Notices)
+		}
+	}
+}
+
 // TestStaleWriter: a second process that read earlier must not overwrite.
 func TestStaleWriter(t *testing.T) {
 	c := testConfig(t)

@@ -87,12 +87,12 @@ func (g *Group) createFor(s Spec) error {
 		if s.PoolSize == 0 {
 			return fmt.Errorf("thin pool %s/%s %w; create it with `iser-target lvm lvcreate -T`, or say pool_size", s.VG, s.Pool, vg.ErrNotFound)
 		}
-		err := g.pools.createPool(PoolOptions{Name: s.Pool, Extents: extents(s.PoolSize), Stripes: s.Stripes, StripeSize: stripe, ErrorWhenFull: s.ErrorWhenFull}, why)
+		err := g.CreatePool(PoolOptions{Name: s.Pool, Extents: extents(s.PoolSize), Stripes: s.Stripes, StripeSize: stripe, ErrorWhenFull: s.ErrorWhenFull}, why)
 		if err != nil {
 			return err
 		}
 	}
-	return g.pools.create(context.Background(), ThinOptions{Pool: s.Pool, Name: s.LV, Extents: extents(s.Size)}, why)
+	return g.CreateThin(context.Background(), ThinOptions{Pool: s.Pool, Name: s.LV, Extents: extents(s.Size)}, why)
 }
 
 // Group returns an open group by name, nil if none is open.

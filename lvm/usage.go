@@ -31,13 +31,17 @@ func (g *Group) SnapshotUsage(name string) (snap.Usage, error) {
 
 // PoolUsage says how full a thin pool is.
 func (g *Group) PoolUsage(name string) (u thin.Usage, err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
 	err = g.pools.with(name, func(p *thin.Pool) error { u = p.Usage(); return nil })
 	return u, err
 }
 
 // Mapped is how many bytes of a thin volume are allocated.
 func (g *Group) Mapped(name string) (n int64, err error) {
-	lv, err := lookup(g.Metadata(), name)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	lv, err := lookup(g.md.group.VG, name)
 	if err != nil {
 		return 0, err
 	}

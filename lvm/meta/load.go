@@ -142,6 +142,7 @@ func (vg *VG) load() error {
 	if r.err != nil {
 		return r.err
 	}
+	names, ids := map[string]bool{}, map[ondisk.UUID]bool{}
 	if s := vg.sec.Sub("physical_volumes"); s != nil {
 		for _, p := range s.Subs() {
 			r := &reader{s: p}
@@ -151,21 +152,25 @@ func (vg *VG) load() error {
 			if r.err != nil {
 				return r.err
 			}
-			if vg.PV(pv.Name) != nil {
-				return fmt.Errorf("%w: physical volume %q twice", ErrSyntax, pv.Name)
+			if names[pv.Name] || ids[pv.ID] {
+				return fmt.Errorf("%w: physical volume %q (%s) twice", ErrSyntax, pv.Name, pv.ID)
 			}
+			names[pv.Name], ids[pv.ID] = true, true
 			vg.PVs = append(vg.PVs, pv)
 		}
 	}
+	clear(names)
+	clear(ids)
 	if s := vg.sec.Sub("logical_volumes"); s != nil {
 		for _, l := range s.Subs() {
 			lv, err := loadLV(l)
 			if err != nil {
 				return err
 			}
-			if vg.LV(lv.Name) != nil {
-				return fmt.Errorf("%w: logical volume %q twice", ErrSyntax, lv.Name)
+			if names[lv.Name] || ids[lv.ID] {
+				return fmt.Errorf("%w: logical volume %q (%s) twice", ErrSyntax, lv.Name, lv.ID)
 			}
+			names[lv.Name], ids[lv.ID] = true, true
 			vg.LVs = append(vg.LVs, lv)
 		}
 	}
@@ -183,8 +188,14 @@ func loadLV(l *Section) (*LV, error) {
 	if r.err != nil {
 		return nil, r.err
 	}
+	subs := map[string]*Section{}
+	for _, s := range l.Subs() {
+		if subs[s.Name] == nil {
+			subs[s.Name] = s
+		}
+	}
 	for i := uint64(1); i <= n; i++ {
-		s := l.Sub("segment" + strconv.FormatUint(i, 10))
+		s := subs["segment"+strconv.FormatUint(i, 10)]
 		if s == nil {
 			return nil, fmt.Errorf("%w: logical volume %q has no segment%d", ErrSyntax, lv.Name, i)
 		}

@@ -108,10 +108,15 @@ func TestFullBackup(t *testing.T) {
 		t.Errorf("%+v", pool)
 	}
 	pool.Messages = []Message{{Create: "thin2"}, {Delete: 7}}
+	vg.RenameLV("thin2", "other")
 	again, err := Load(vg.Text(nil))
 	if err != nil {
 		t.Fatal(err)
 	}
+	if m := again.LV("pool").Segments[0].Messages; m[0].Create != "other" {
+		t.Errorf("a message still names the volume by its old name: %+v", m)
+	}
+	again.RenameLV("other", "thin2")
 	if m := again.LV("pool").Segments[0].Messages; len(m) != 2 || m[0].Create != "thin2" || m[1].Delete != 7 {
 		t.Errorf("%+v", m)
 	}
@@ -280,4 +285,61 @@ func FuzzLoad(f *testing.F) {
 			}
 		}
 	})
+}
+
+// large is a group of n volumes of two segments each, in the order of a text that has seen many moves.
+func large(n int) *VG {
+	vg := &VG{Name: "vg0", ID: NewUUID(), Seqno: 1, Status: []string{"RESIZEABLE", "READ", "WRITE"}, ExtentSize: 8192}
+	vg.PVs = append(vg.PVs, &PV{Name: "pv0", ID: NewUUID(), Status: []string{"ALLOCATABLE"}, DevSize: uint64(2*n+1) * 8192, PEStart: 2048, PECount: uint64(2 * n)})
+	seg := func(start, at int) *Segment {
+		return &Segment{Type: Striped, Start: uint64(start), Count: 1, Stripes: []Area{{"pv0", uint64(at)}}}
+	}
+	for i := range n {
+		vg.LVs = append(vg.LVs, &LV{Name: "lv" + itoa(i), ID: NewUUID(), Status: []string{"READ", "WRITE", "VISIBLE"}, Segments: []*Segment{seg(0, i), seg(1, 2*n-1-i)}})
+	}
+	return vg
+}
+
+// The time that a text takes grows with its length, not with its square.
+func BenchmarkLoad(b *testing.B) {
+	for _, n := range []int{1000, 4000, 16000} {
+		text := large(n).Text(nil)
+		b.Run(itoa(n), func(b *testing.B) {
+			for b.Loop() {
+				vg, err := Load(text)
+				if err != nil {
+					b.Fatal(err)
+				}
+				vg.Text(nil)
+			}
+		})
+	}
+}
+
+// TestTwice: what may be there once is refused where it is there twice, wherever that is.
+func TestTwice(t *testing.T) {
+	for what, tt := range map[string]struct {
+		f    func(vg *VG)
+		want string
+	}{
+		"extent in two volumes": {func(vg *VG) { vg.LVs[90].Segments[0].Stripes[0].Off = 5 }, `"lv5" and "lv90" share extents of "pv0"`},
+		"extent in one volume":  {func(vg *VG) { vg.LVs[90].Segments[0].Stripes[0].Off = 109 }, `"lv90" and "lv90" share extents of "pv0"`},
+		"longer run":            {func(vg *VG) { vg.LVs[4].Segments[1].Count = 3 }, `"lv4" and "lv3" share extents of "pv0"`},
+		"name":                  {func(vg *VG) { vg.LVs[90].Name = "lv5" }, `logical volume "lv5"`},
+		"UUID of a volume":      {func(vg *VG) { vg.LVs[90].ID = vg.LVs[5].ID }, `logical volume "lv90"`},
+		"UUID of a disk": {func(vg *VG) {
+			pv := *vg.PVs[0]
+			pv.sec = nil
+			vg.AddPV(&pv)
+		}, `physical volume "pv1"`},
+	} {
+		vg := large(100)
+		tt.f(vg)
+		if _, err := Load(vg.Text(nil)); !errors.Is(err, ErrSyntax) || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s twice: %v, want %s", what, err, tt.want)
+		}
+	}
+	if _, err := Load(large(100).Text(nil)); err != nil {
+		t.Error(err)
+	}
 }

@@ -288,18 +288,20 @@ func (vg *VG) SnapshotSegment(cow string) (*LV, *Segment) {
 // pools and thin volumes over it.
 func (vg *VG) UsersOf(lv string) []*LV {
 	var out []*LV
+	disk := vg.PV(lv) != nil // stripes of that name lie on it
 	for _, o := range vg.LVs {
-		if o.Name != lv && o.uses(lv) {
+		if o.Name != lv && o.uses(lv, disk) {
 			out = append(out, o)
 		}
 	}
 	return out
 }
 
-func (lv *LV) uses(name string) bool {
+// uses reports whether an LV of that name is a part of lv; disk, that there is a PV of that name, too.
+func (lv *LV) uses(name string, disk bool) bool {
 	for _, s := range lv.Segments {
 		for _, a := range s.Stripes {
-			if a.Name == name {
+			if a.Name == name && !disk {
 				return true
 			}
 		}
@@ -317,11 +319,17 @@ func (vg *VG) RenameLV(old, name string) {
 			*s = name
 		}
 	}
+	disk := vg.PV(old) != nil // stripes of that name lie on it
 	for _, lv := range vg.LVs {
 		sub(&lv.Name)
 		for _, s := range lv.Segments {
 			for i := range s.Stripes {
-				sub(&s.Stripes[i].Name)
+				if !disk {
+					sub(&s.Stripes[i].Name)
+				}
+			}
+			for i := range s.Messages {
+				sub(&s.Messages[i].Create)
 			}
 			for _, f := range []*string{&s.Origin, &s.COW, &s.Metadata, &s.Pool, &s.External, &s.Merge} {
 				sub(f)

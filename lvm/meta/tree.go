@@ -134,16 +134,14 @@ func (s *Section) Remove(key string) {
 // replaceSubs makes subs the sections of s, in their order, each behind an
 // empty line; assignments of s stay before them.
 func (s *Section) replaceSubs(subs []*Section) {
-	same := true
-	old := s.Subs()
-	if len(old) == len(subs) {
-		for i := range old {
-			same = same && old[i] == subs[i] && s.find(subs[i].Name, itemSection) >= 0 // not renamed
+	same, i := true, 0
+	for _, it := range s.items {
+		if it.kind == itemSection {
+			same = same && i < len(subs) && it.sec == subs[i] && it.key == subs[i].Name // not renamed
+			i++
 		}
-	} else {
-		same = false
 	}
-	if same {
+	if same && i == len(subs) {
 		return
 	}
 	var keep []item

@@ -125,6 +125,16 @@ func TestLife(t *testing.T) {
 	}
 }
 
+// A group does not get the name of another one: nothing could be done with either afterwards.
+func TestRenameToAnother(t *testing.T) {
+	s := newShell(t)
+	s.says("successfully created", "vgcreate", "vg0", s.disks[0])
+	s.says("successfully created", "vgcreate", "vg1", s.disks[1])
+	s.fails("a volume group called vg1 already exists", "vgrename", "vg0", "vg1")
+	s.says("vg0", "vgs")
+	s.says("successfully renamed", "vgrename", "vg0", "vg2")
+}
+
 func TestErrors(t *testing.T) {
 	s := newShell(t)
 	s.group()

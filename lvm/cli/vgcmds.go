@@ -44,10 +44,8 @@ func (a vgCommands) vgcreate() *cobra.Command {
 		if o.Alloc == "normal" {
 			o.Alloc = ""
 		}
-		if s, err := a.scan(); err == nil {
-			if _, err := s.Find(args[0]); err == nil {
-				return fmt.Errorf("a volume group called %s already exists", args[0])
-			}
+		if err := a.noGroup(args[0]); err != nil {
+			return err
 		}
 		ds, err := a.open(args[1:])
 		if err != nil {
@@ -64,6 +62,16 @@ func (a vgCommands) vgcreate() *cobra.Command {
 		return nil
 	}
 	return c
+}
+
+// noGroup refuses a name that a group has. Devices that cannot be read do not stand in the way.
+func (a vgCommands) noGroup(name string) error {
+	if s, err := a.scan(); err == nil {
+		if _, err := s.Find(name); err == nil {
+			return fmt.Errorf("a volume group called %s already exists", name)
+		}
+	}
+	return nil
 }
 
 func (a vgCommands) vgextend() *cobra.Command {
@@ -196,6 +204,9 @@ func firstShown(v *meta.VG) string {
 func (a vgCommands) vgrename() *cobra.Command {
 	c := &cobra.Command{Use: "vgrename OLD NEW", Short: "Rename a volume group", Args: cobra.ExactArgs(2)}
 	c.RunE = func(_ *cobra.Command, args []string) error {
+		if err := a.noGroup(args[1]); err != nil {
+			return err
+		}
 		g, err := a.group(args[0])
 		if err != nil {
 			return err

@@ -169,7 +169,8 @@ func (as *activeSet) tableFor(v *meta.VG, n *node, lv *meta.LV) (*table.Device, 
 	if err != nil {
 		return nil, err
 	}
-	if !lv.Is("WRITE") {
+	// The store of a read-only snapshot takes what is overwritten in the origin.
+	if _, seg := v.SnapshotSegment(lv.Name); seg == nil && !lv.Is("WRITE") {
 		t.SetReadOnly()
 	}
 	return t, nil

@@ -132,6 +132,7 @@ func (ss *snapshots) buildSnapshot(n *node, lv *meta.LV, seg *meta.Segment) erro
 	}
 	n.on = append(n.on, o)
 	n.snap = o.snaps[lv.ID]
+	n.snap.SetReadOnly(!lv.Is("WRITE"))
 	n.phys = o.stores[lv.ID].phys
 	n.top = swap.New(n.snap, ss.md.cfg.Pool)
 	return nil
@@ -146,6 +147,8 @@ type SnapshotOptions struct {
 	Policy  string     // as that of CreateOptions, like From
 	From    []vg.Range // where the store may lie
 	Tags    []string
+
+	ReadOnly bool
 }
 
 // Snapshot is lvcreate -s on a volume that is not thin. It waits, at most until
@@ -180,6 +183,7 @@ func (ss *snapshots) create(ctx context.Context, o SnapshotOptions, why string) 
 		return err
 	}
 	cow.SetStatus("VISIBLE", false)
+	cow.SetStatus("WRITE", !o.ReadOnly)
 	cow.Tags, cow.Alloc = o.Tags, policyWord(o.Policy)
 	segs, err := vg.Allocate(next, vg.Request{Extents: o.Extents, Policy: o.Policy, From: o.From})
 	if err != nil {

@@ -39,12 +39,13 @@ func (ps *thinPools) buildThin(n *node, lv *meta.LV, seg *meta.Segment) error {
 
 // ThinOptions describe a new thin volume.
 type ThinOptions struct {
-	Pool    string // a snapshot is in that of its origin
-	Name    string // "" picks lvol0, lvol1, ...
-	Extents uint64 // virtual size; a snapshot has that of its origin
-	Origin  string // a snapshot of this thin volume
-	Tags    []string
-	NoSkip  bool // do not set the activation skip flag that lvm2 gives thin snapshots
+	Pool     string // a snapshot is in that of its origin
+	Name     string // "" picks lvol0, lvol1, ...
+	Extents  uint64 // virtual size; a snapshot has that of its origin
+	Origin   string // a snapshot of this thin volume
+	Tags     []string
+	ReadOnly bool
+	NoSkip   bool // do not set the activation skip flag that lvm2 gives thin snapshots
 }
 
 // CreateThin is lvcreate -V (a new thin volume) or lvcreate -s (a snapshot of
@@ -68,6 +69,7 @@ func (ps *thinPools) create(ctx context.Context, o ThinOptions, why string) erro
 		return err
 	}
 	lv.Tags = o.Tags
+	lv.SetStatus("WRITE", !o.ReadOnly)
 	seg := &meta.Segment{Count: o.Extents, Type: meta.Thin, Pool: o.Pool, Origin: o.Origin}
 	if o.Origin != "" {
 		origin, err := lookup(next, o.Origin)

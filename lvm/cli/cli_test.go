@@ -135,6 +135,21 @@ func TestRenameToAnother(t *testing.T) {
 	s.says("successfully renamed", "vgrename", "vg0", "vg2")
 }
 
+// lvcreate -p r makes snapshots and thin volumes that are read-only, too.
+func TestCreateReadOnly(t *testing.T) {
+	s := newShell(t)
+	s.group()
+	s.run("lvcreate", "-L8m", "-n", "lin", "vg0")
+	s.run("lvcreate", "-T", "-L8m", "vg0/pool")
+	s.run("lvcreate", "-s", "-pr", "-L8m", "-n", "snap", "vg0/lin")
+	s.run("lvcreate", "-pr", "-V8m", "-T", "vg0/pool", "-n", "thin")
+	s.run("lvcreate", "-s", "-pr", "-n", "thinsnap", "vg0/thin")
+	if got := s.run("lvs", "--noheadings", "-o", "lv_name,lv_attr", "-O", "lv_name"); strings.Join(strings.Fields(got), " ") !=
+		"lin owi---s--- pool twi---tz-- snap sri---s--- thin Vri---tz-- thinsnap Vri---tz-k" {
+		t.Errorf("%q", got)
+	}
+}
+
 func TestErrors(t *testing.T) {
 	s := newShell(t)
 	s.group()

@@ -118,7 +118,7 @@ func (a lvCreation) create(cmd *cobra.Command, o lvcreateFlags, args []string) e
 	case meta.Snapshot:
 		err = a.createSnapshot(cmd, g, o, lv, from)
 	case "thin-snapshot":
-		err = g.CreateThin(ctx, lvm.ThinOptions{Name: o.name, Origin: lv, Tags: o.tags, NoSkip: o.skip == "n"}, a.why())
+		err = g.CreateThin(ctx, lvm.ThinOptions{Name: o.name, Origin: lv, Tags: o.tags, ReadOnly: o.perm == "r", NoSkip: o.skip == "n"}, a.why())
 	case meta.ThinPool:
 		err = a.createPool(g, &o, lv, from)
 		if err == nil && o.virtual != "" {
@@ -202,7 +202,8 @@ func (a lvCreation) createSnapshot(cmd *cobra.Command, g *lvm.Group, o lvcreateF
 	if err != nil {
 		return err
 	}
-	return g.Snapshot(cmd.Context(), lvm.SnapshotOptions{Origin: origin, Name: o.name, Extents: n, Chunk: int64(chunk), Policy: o.alloc, From: from, Tags: o.tags}, a.why())
+	return g.Snapshot(cmd.Context(), lvm.SnapshotOptions{Origin: origin, Name: o.name, Extents: n, Chunk: int64(chunk), Policy: o.alloc, From: from, Tags: o.tags,
+		ReadOnly: o.perm == "r"}, a.why())
 }
 
 // createPool creates a thin pool with its metadata volume, whose size follows from the
@@ -252,7 +253,7 @@ func (a lvCreation) createThin(cmd *cobra.Command, g *lvm.Group, o lvcreateFlags
 	if err != nil {
 		return err
 	}
-	return g.CreateThin(cmd.Context(), lvm.ThinOptions{Pool: pool, Name: o.name, Extents: n, Tags: o.tags}, a.why())
+	return g.CreateThin(cmd.Context(), lvm.ThinOptions{Pool: pool, Name: o.name, Extents: n, Tags: o.tags, ReadOnly: o.perm == "r"}, a.why())
 }
 
 // thinMaybePool makes a thin volume, and its pool first when a size for one is

@@ -2,6 +2,7 @@ package snap
 
 import (
 	"fmt"
+	"sync/atomic"
 
 	"softiser/blockdev"
 	"softiser/lvm/internal/marks"
@@ -17,7 +18,12 @@ type Snapshot struct {
 	size int64 // bytes
 
 	marks marks.Marks
+	ro    atomic.Bool
 }
+
+// SetReadOnly has writes to the snapshot refused. Its store goes on taking what is overwritten in
+// the origin.
+func (n *Snapshot) SetReadOnly(ro bool) { n.ro.Store(ro) }
 
 // Usage returns how full the store is.
 func (n *Snapshot) Usage() Usage {
@@ -79,7 +85,7 @@ func (n *Snapshot) Changed() ([]blockdev.Extent, error) {
 func (n *Snapshot) Info() blockdev.Info {
 	i, c := n.set.base.Info(), n.st.dev.Info()
 	i.Size = n.size
-	i.ReadOnly = c.ReadOnly
+	i.ReadOnly = c.ReadOnly || n.ro.Load()
 	i.WriteCache = i.WriteCache || c.WriteCache
 	i.BlockSize, i.PhysBlockSize = max(i.BlockSize, c.BlockSize), max(i.PhysBlockSize, c.PhysBlockSize)
 	i.CacheID = "" // what has been copied out is known on disk only after a flush

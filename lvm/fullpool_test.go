@@ -1,8 +1,11 @@
 package lvm
 
 import (
+	"bytes"
 	"runtime"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"softiser/blockdev"
@@ -68,5 +71,55 @@ func TestFullPoolIsExtended(t *testing.T) {
 				must(t, g.Close())
 			})
 		}
+	}
+}
+
+// TestFullPoolReduce: a volume that ends within a block that it shares is made smaller at once, also when
+// its pool has no block left to zero the rest of that. What it gives back itself is used for it.
+func TestFullPoolReduce(t *testing.T) {
+	for _, own := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			g, _ := newGroup(t, 1, 64<<20)
+			defer func() { must(t, g.Close()) }()
+			g.cfg.FullWait = time.Hour
+			var notices []string
+			g.cfg.Notice = func(s string) { notices = append(notices, s) }
+			must(t, g.CreatePool(PoolOptions{Name: "p", Extents: 6, Chunk: 128 << 10}, "lvcreate"))
+			must(t, g.CreateThin(bg, ThinOptions{Pool: "p", Name: "a", Extents: 100}, "lvcreate"))
+			must(t, g.CreateThin(bg, ThinOptions{Pool: "p", Name: "b", Extents: 100}, "lvcreate"))
+			a, b := volume(t, g, "a"), volume(t, g, "b")
+			p := bytes.Repeat([]byte{7}, 4*65536)
+			_, err := a.WriteAt(p, 0)
+			must(t, err)
+			must(t, g.CreateThin(bg, ThinOptions{Name: "s", Origin: "a"}, "lvcreate"))
+			last := b
+			if own {
+				last = a
+			}
+			_, err = last.WriteAt(p[:128<<10], 4*65536)
+			must(t, err)
+			notices = nil
+			begun := time.Now()
+			must(t, g.Reduce(bg, "a", 3, "lvreduce"))
+			if d := time.Since(begun); d > time.Second {
+				t.Errorf("own block %v: the group was locked for %v", own, d)
+			}
+			said := strings.Join(notices, "\n")
+			if strings.Contains(said, "stays allocated") == own {
+				t.Errorf("own block %v: %q", own, said)
+			}
+			must(t, g.Extend("a", 6, "", 0, nil, "lvextend"))
+			q := make([]byte, 6*65536)
+			_, err = a.ReadAt(q, 0)
+			must(t, err)
+			if !bytes.Equal(q[:3*65536], p[:3*65536]) {
+				t.Errorf("own block %v: what is left differs", own)
+			}
+			if own && !bytes.Equal(q[3*65536:], make([]byte, 3*65536)) {
+				t.Error("what was behind the end is there again")
+			}
+			must(t, a.Close())
+			must(t, b.Close())
+		})
 	}
 }

@@ -88,3 +88,38 @@ func TestReduceThinKeepsReads(t *testing.T) {
 		must(t, g.Close())
 	})
 }
+
+// TestMergeWaitsForReads: the device that a merged snapshot takes the place of leaves the pool, although a
+// read that began before the change of the metadata outlasts whoever merges.
+func TestMergeWaitsForReads(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, disks := stallGroup(t)
+		must(t, g.CreatePool(PoolOptions{Name: "p", Extents: 16, From: []vg.Range{{PV: "pv0"}}}, "lvcreate"))
+		must(t, g.CreateThin(bg, ThinOptions{Pool: "p", Name: "a", Extents: 8}, "lvcreate"))
+		must(t, g.CreateThin(bg, ThinOptions{Name: "s", Origin: "a"}, "lvcreate"))
+		a := volume(t, g, "a")
+		for _, d := range disks {
+			d.stall(0, 1<<20)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		merged := make(chan error, 1)
+		go func() { _, err := g.Merge(ctx, "s", "lvconvert"); merged <- err }()
+		synctest.Wait()
+		var l blockdev.Lease
+		must(t, a.LeaseRead(&l, 0, 4096, blockdev.Wait))
+		cancel()
+		for _, d := range disks {
+			d.release()
+		}
+		synctest.Wait()
+		l.Release()
+		must(t, <-merged)
+		lv := g.Metadata().LV("p")
+		devs, err := g.act.nodes[lv.ID].pool.Devices()
+		if err != nil || len(devs) != 1 || len(lv.Segments[0].Messages) != 0 {
+			t.Errorf("the pool has devices %v, and is told %v: %v", devs, lv.Segments[0].Messages, err)
+		}
+		must(t, a.Close())
+		must(t, g.Close())
+	})
+}

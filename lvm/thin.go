@@ -22,6 +22,13 @@ func (ps *thinPools) buildThin(n *node, lv *meta.LV, seg *meta.Segment) error {
 	if len(lv.Segments) != 1 {
 		return fmt.Errorf("%w: thin volume of %d segments", ErrNotServed, len(lv.Segments))
 	}
+	// lvm2 puts a merge off while the origin is in use: with its next activation the origin is the
+	// snapshot, and what was written to it until then would be lost.
+	for _, o := range ps.md.group.VG.LVs {
+		if into := mergeInto(o); into != "" && (into == lv.Name || o == lv) {
+			return fmt.Errorf("%w: the merge of %s into %s, which lvm2 has put off: activate %s there once", ErrNotServed, o.Name, into, into)
+		}
+	}
 	pool, err := ps.act.activate(ps.md.group.VG.LV(seg.Pool))
 	if err != nil {
 		return err
@@ -189,7 +196,7 @@ func (ps *thinPools) resize(ctx context.Context, next *meta.VG, lv *meta.LV, ext
 		return err
 	}
 	if size < old && d.Info().Discard {
-		if err := d.Discard(size, old-size); err != nil {
+		if err := giveBack(d, size, old-size); err != nil {
 			ps.md.cfg.notice("%s/%s: what lies beyond its new end stays allocated: %v", next.Name, lv.Name, err)
 		}
 	}
@@ -197,6 +204,29 @@ func (ps *thinPools) resize(ctx context.Context, next *meta.VG, lv *meta.LV, ext
 	// so nothing has to be waited for.
 	f.Thaw(d.Resized(size))
 	return nil
+}
+
+// mergeInto names the volume that a thin snapshot is to be merged into, "" if it is not.
+func mergeInto(lv *meta.LV) string {
+	if len(lv.Segments) == 1 && lv.Segments[0].Type == meta.Thin {
+		return lv.Segments[0].Merge
+	}
+	return ""
+}
+
+// giveBack discards what lies behind the new end of a volume, first what makes space in the pool: to be
+// zeroed in part, a shared block takes some. That is not waited for, as the group is locked.
+func giveBack(d *thin.Device, off, n int64) error {
+	chunk := int64(d.Info().DiscardAlign)
+	part := min((chunk-off%chunk)%chunk, n)
+	now, cancel := context.WithCancel(context.Background())
+	cancel()
+	err := d.DiscardUntil(off+part, n-part, now)
+	e := d.DiscardUntil(off, part, now)
+	if errors.Is(e, blockdev.ErrStopped) {
+		e = fmt.Errorf("zeroing a part of a shared block: %w", blockdev.ErrNoSpace)
+	}
+	return errors.Join(err, e)
 }
 
 // merge makes a thin volume what its snapshot is: it takes the snapshot's
@@ -248,7 +278,8 @@ func (ps *thinPools) merge(ctx context.Context, name, why string) error {
 	err = ps.change(next, oseg.Pool, meta.Message{Delete: gone}, func() error {
 		thawed = true
 		f.Thaw(d)
-		if err := f.Drain(ctx); err != nil {
+		// Were it given up, the device would stay in the pool for good, with no volume.
+		if err := f.Drain(context.WithoutCancel(ctx)); err != nil {
 			return err
 		}
 		return old.Close() // nobody reads it when it is deleted

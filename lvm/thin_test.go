@@ -9,6 +9,7 @@ import (
 
 	"softiser/blockdev"
 	"softiser/lvm/internal/lvmtest"
+	"softiser/lvm/meta"
 	"softiser/lvm/vg"
 )
 
@@ -218,5 +219,23 @@ func TestPoolFull(t *testing.T) {
 	<-low // and a write that found nothing
 	cancel()
 	must(t, a.Close())
+	must(t, g.Close())
+}
+
+// TestMergePutOff: a thin volume that lvm2 is to merge a snapshot into is not served as it was before.
+func TestMergePutOff(t *testing.T) {
+	g, _ := newGroup(t, 1, 64<<20)
+	must(t, g.CreatePool(PoolOptions{Name: "p", Extents: 32}, "lvcreate"))
+	for _, name := range []string{"a", "b"} {
+		must(t, g.CreateThin(bg, ThinOptions{Pool: "p", Name: name, Extents: 4}, "lvcreate"))
+	}
+	must(t, g.CreateThin(bg, ThinOptions{Name: "s", Origin: "a"}, "lvcreate"))
+	must(t, g.Change("s", func(lv *meta.LV) error { lv.Segments[0].Merge = "a"; return nil }, "lvconvert"))
+	for _, name := range []string{"a", "s"} {
+		if v, err := g.Volume(name); !errors.Is(err, ErrNotServed) {
+			t.Errorf("%s: %v, %v", name, v, err)
+		}
+	}
+	must(t, volume(t, g, "b").Close())
 	must(t, g.Close())
 }

@@ -106,8 +106,18 @@ func (g *Group) diffThin(a, b *meta.LV) ([]thin.Change, error) {
 	}
 	defer g.act.deactivate(n)
 	cs, err := n.pool.Diff(sa.DeviceID, sb.DeviceID)
-	size := g.md.bytes(sb.Count)
-	return clip(cs, size), err
+	have, size := g.md.bytes(sa.Count), g.md.bytes(sb.Count)
+	if err != nil || size <= have {
+		return clip(cs, size), err
+	}
+	// What only the second has, because it has grown since, is a change too, and so are zeroes there:
+	// a copy of the first that is made larger holds anything behind its old end.
+	es, err := n.pool.Content(sb.DeviceID, have, size-have)
+	cs = clip(cs, have)
+	for _, e := range es {
+		cs = append(cs, thin.Change{Off: e.Off, Len: e.Len, Data: e.Data})
+	}
+	return cs, err
 }
 
 // clip cuts what lies beyond the end of the second volume.

@@ -353,6 +353,24 @@ func (d *Device) Extents(off, n int64) ([]blockdev.Extent, error) {
 	if n == 0 {
 		return []blockdev.Extent{{Off: off, Data: true}}, nil
 	}
+	d.p.mu.RLock()
+	defer d.p.mu.RUnlock()
+	return d.p.extentsLocked(d.root, off, n)
+}
+
+// Content is Extents of a device that need not be open.
+func (p *Pool) Content(dev uint64, off, n int64) ([]blockdev.Extent, error) {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	v, err := p.top.lookup(p.sb.mapping, dev)
+	if err != nil || v == nil {
+		return nil, orNoDevice(err, dev)
+	}
+	return p.extentsLocked(le.Uint64(v), off, n)
+}
+
+// extentsLocked says which parts of [off, off+n) a mapping tree maps.
+func (p *Pool) extentsLocked(root uint64, off, n int64) ([]blockdev.Extent, error) {
 	var out []blockdev.Extent
 	add := func(at, to int64, data bool) {
 		at, to = max(at, off), min(to, off+n)
@@ -366,18 +384,16 @@ func (d *Device) Extents(off, n int64) ([]blockdev.Extent, error) {
 		out = append(out, blockdev.Extent{Off: at, Len: to - at, Data: data})
 	}
 	next := off
-	d.p.mu.RLock()
-	err := d.p.maps.walk(d.root, uint64(off/d.p.chunk), func(vb uint64, _ []byte) bool {
-		at := int64(vb) * d.p.chunk
+	err := p.maps.walk(root, uint64(off/p.chunk), func(vb uint64, _ []byte) bool {
+		at := int64(vb) * p.chunk
 		if at >= off+n {
 			return false
 		}
 		add(next, at, false)
-		add(at, at+d.p.chunk, true)
-		next = at + d.p.chunk
+		add(at, at+p.chunk, true)
+		next = at + p.chunk
 		return true
 	})
-	d.p.mu.RUnlock()
 	add(next, off+n, false)
 	return slices.Clip(out), err
 }

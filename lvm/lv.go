@@ -35,8 +35,8 @@ func stripeSize(asked uint64, stripes int, extent uint64) (uint64, error) {
 		}
 		asked = min(DefaultStripe, extent)
 	}
-	if asked&(asked-1) != 0 || asked < 8 || asked > extent {
-		return 0, fmt.Errorf("stripe size of %d sectors: must be a power of two from 8 to the extent size of %d", asked, extent)
+	if asked&(asked-1) != 0 || asked < 8 || extent%asked != 0 {
+		return 0, fmt.Errorf("stripe size of %d sectors: must be a power of two from 8 on that divides the extent size of %d", asked, extent)
 	}
 	return asked, nil
 }

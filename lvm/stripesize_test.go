@@ -37,6 +37,8 @@ func TestStripeSize(t *testing.T) {
 		{8192, 4, 2, 0},
 		{64, 128, 2, 0},
 		{4, 0, 2, 0},
+		{768, 512, 2, 0}, // a stripe would end behind its extents
+		{768, 256, 2, 256},
 	} {
 		t.Run(fmt.Sprintf("%d of %d", tt.asked, tt.extent), func(t *testing.T) {
 			devs := map[string]blockdev.Device{"/d0": lvmtest.New(64 << 20), "/d1": lvmtest.New(64 << 20)}

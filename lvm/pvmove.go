@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 
 	"softiser/blockdev"
 	"softiser/lvm/internal/ondisk"
@@ -32,6 +33,11 @@ type MoveProgress func(done, total uint64)
 // from picks the extents (Len 0: to the end of the PV); only limits it to one
 // volume unless ""; to are the PVs to use, any other if empty.
 func (g *Group) Move(ctx context.Context, from vg.Range, only string, to []vg.Range, policy string, progress MoveProgress, why string) error {
+	if len(to) > 0 {
+		if to = outside(to, from); len(to) == 0 {
+			return fmt.Errorf("the destination is what is to be moved: %w", vg.ErrNoExtents)
+		}
+	}
 	var done, total uint64
 	for {
 		if err := ctx.Err(); err != nil {
@@ -81,6 +87,34 @@ func overlap(r vg.Range, off, n uint64) (lo, hi uint64) {
 		hi = min(hi, r.Off+r.Len)
 	}
 	return lo, max(lo, hi)
+}
+
+// outside takes from to what is to be moved: it would never end there.
+func outside(to []vg.Range, from vg.Range) []vg.Range {
+	end := func(r vg.Range) uint64 {
+		if r.Len == 0 {
+			return math.MaxUint64
+		}
+		return r.Off + r.Len
+	}
+	var out []vg.Range
+	for _, r := range to {
+		if r.PV != from.PV {
+			out = append(out, r)
+			continue
+		}
+		if r.Off < from.Off {
+			out = append(out, vg.Range{PV: r.PV, Off: r.Off, Len: min(end(r), from.Off) - r.Off})
+		}
+		if lo := max(r.Off, end(from)); lo < end(r) {
+			b := vg.Range{PV: r.PV, Off: lo}
+			if r.Len != 0 {
+				b.Len = end(r) - lo
+			}
+			out = append(out, b)
+		}
+	}
+	return out
 }
 
 // toMove counts the extents that are left to move.

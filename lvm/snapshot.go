@@ -389,10 +389,11 @@ func (ss *snapshots) mergeInBackground(n *node) {
 		ss.mu.Lock()
 		n.background--
 		err = errors.Join(err, ss.act.deactivate(n))
+		name := n.name
 		ss.mu.Unlock()
 		if err != nil {
 			done <- err
-			ss.md.cfg.notice("merging into %s: %v", n.name, err)
+			ss.md.cfg.notice("merging into %s: %v", name, err)
 		}
 	}()
 }

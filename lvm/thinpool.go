@@ -30,13 +30,14 @@ func (ps *thinPools) buildPool(n *node, lv *meta.LV, seg *meta.Segment) error {
 		n.on = append(n.on, o)
 		devs[i] = o
 	}
+	label := ps.md.group.VG.Name + "/" + lv.Name // as it is now: the pool tells things at any time, without the group's lock
 	p, err := thin.Open(thin.Config{
 		Meta: devs[0].top, Data: devs[1].top, ChunkSize: int64(seg.ChunkSize) * ondisk.SectorSize, Zero: seg.ZeroNew,
 		// Blank metadata means a new pool only as long as the group knows of no transaction; later it means a loss.
 		NoFormat: seg.TransactionID != 0,
 		Discard:  seg.Discards == "passdown" || seg.Discards == "", NoDiscard: seg.Discards == "ignore",
 		ErrorWhenFull: lv.Is("ERROR_WHEN_FULL"), Pool: ps.md.cfg.Pool, FullWait: ps.md.cfg.FullWait,
-		Notice: func(s string) { ps.md.cfg.notice("%s/%s: %s", ps.md.group.VG.Name, n.name, s) },
+		Notice: func(s string) { ps.md.cfg.notice("%s: %s", label, s) },
 	})
 	if err != nil {
 		return err

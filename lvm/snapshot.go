@@ -172,6 +172,10 @@ func (ss *snapshots) create(ctx context.Context, o SnapshotOptions, why string) 
 	if _, s := next.SnapshotSegment(o.Origin); s != nil {
 		return fmt.Errorf("cannot snapshot %s/%s: it is a snapshot itself; use a thin volume for snapshots of snapshots", next.Name, o.Origin)
 	}
+	// It would show what is below the merge, and not what the origin does.
+	if err := notMerging(next, o.Origin, "snapshot"); err != nil {
+		return err
+	}
 	if o.Chunk == 0 {
 		o.Chunk = snap.DefaultChunk
 	}
@@ -234,6 +238,20 @@ func (ss *snapshots) createLive(ctx context.Context, n *node, next *meta.VG, cow
 	return nil
 }
 
+// notMerging refuses an origin, or a snapshot, while a snapshot is merged into it, or it is merged.
+func notMerging(v *meta.VG, name, verb string) error {
+	segs := v.SnapshotsOf(name)
+	if _, seg := v.SnapshotSegment(name); seg != nil {
+		segs = append(segs, seg)
+	}
+	for _, s := range segs {
+		if s.Merging {
+			return fmt.Errorf("cannot %s %s/%s: %s is being merged into %s", verb, v.Name, name, s.COW, s.Origin)
+		}
+	}
+	return nil
+}
+
 func freeName(v *meta.VG, prefix string) string {
 	for i := 0; ; i++ {
 		if n := fmt.Sprintf("%s%d", prefix, i); v.LV(n) == nil {
@@ -248,10 +266,20 @@ func (ss *snapshots) remove(ctx context.Context, cow *meta.LV, why string) error
 	if err := ss.act.idle(cow); err != nil {
 		return err
 	}
+	origin := ss.md.group.VG.LV(seg.Origin)
+	if seg.Merging { // the origin needs it, unless it is lost
+		o, err := ss.act.activate(origin)
+		if err != nil {
+			return err
+		}
+		defer ss.act.deactivate(o)
+		if o.snaps[cow.ID].Usage().Valid {
+			return notMerging(ss.md.group.VG, cow.Name, "remove")
+		}
+	}
 	next := ss.md.group.VG.Clone()
 	next.RemoveLV(next.LV(hidden.Name))
 	next.RemoveLV(next.LV(cow.Name))
-	origin := ss.md.group.VG.LV(seg.Origin)
 	n := ss.act.nodes[origin.ID]
 	if n == nil {
 		return ss.md.commit(next, why)

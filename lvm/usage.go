@@ -155,6 +155,12 @@ func (g *Group) diffClassic(a, b *meta.LV) ([]thin.Change, error) {
 	if origin(a) != origin(b) || a == b {
 		return nil, fmt.Errorf("%s and %s are not a snapshot and its origin, nor snapshots of one origin", a.Name, b.Name)
 	}
+	// What the origin shows during a merge is in no list of exceptions of another snapshot.
+	for _, lv := range []*meta.LV{a, b} {
+		if err := notMerging(v, lv.Name, "compare"); err != nil {
+			return nil, err
+		}
+	}
 	n, err := g.act.activate(v.LV(origin(a)))
 	if err != nil {
 		return nil, err

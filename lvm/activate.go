@@ -3,6 +3,7 @@ package lvm
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 
 	"softiser/blockdev"
@@ -88,7 +89,11 @@ func (as *activeSet) activate(lv *meta.LV) (*node, error) {
 // build fills a node.
 func (as *activeSet) build(n *node, lv *meta.LV) error {
 	v := as.md.group.VG
-	if _, seg := v.SnapshotSegment(lv.Name); seg != nil {
+	_, seg := v.SnapshotSegment(lv.Name)
+	if snaps := v.SnapshotsOf(lv.Name); len(snaps) > 0 && (seg != nil || !mayBeOrigin(lv)) {
+		return fmt.Errorf("%w: it is no linear or striped volume, and the origin of %s", ErrNotServed, snaps[0].COW)
+	}
+	if seg != nil {
 		return as.snapshot(n, lv, seg)
 	}
 	if len(lv.Segments) > 0 {
@@ -109,6 +114,12 @@ func (as *activeSet) build(n *node, lv *meta.LV) error {
 		return as.origin(n, lv)
 	}
 	return nil
+}
+
+// mayBeOrigin reports whether classic snapshots of an LV are served: what is written to it is copied out
+// in front of its extents.
+func mayBeOrigin(lv *meta.LV) bool {
+	return !slices.ContainsFunc(lv.Segments, func(s *meta.Segment) bool { return s.Type != meta.Striped })
 }
 
 // deactivate takes one user away.

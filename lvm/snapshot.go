@@ -172,6 +172,9 @@ func (ss *snapshots) create(ctx context.Context, o SnapshotOptions, why string) 
 	if _, s := next.SnapshotSegment(o.Origin); s != nil {
 		return fmt.Errorf("cannot snapshot %s/%s: it is a snapshot itself; use a thin volume for snapshots of snapshots", next.Name, o.Origin)
 	}
+	if !mayBeOrigin(origin) {
+		return fmt.Errorf("cannot snapshot %s/%s in this way: it is no linear or striped volume; a thin one is snapshotted without a size", next.Name, o.Origin)
+	}
 	// It would show what is below the merge, and not what the origin does.
 	if err := notMerging(next, o.Origin, "snapshot"); err != nil {
 		return err

@@ -239,3 +239,41 @@ func TestMergePutOff(t *testing.T) {
 	must(t, volume(t, g, "b").Close())
 	must(t, g.Close())
 }
+
+// TestClassicSnapshotOfThin: nothing but linear and striped volumes has classic snapshots. Thin ones of which
+// lvm2 has made some are not served without them.
+func TestClassicSnapshotOfThin(t *testing.T) {
+	g, cfg := newGroup(t, 1, 64<<20)
+	must(t, g.CreatePool(PoolOptions{Name: "p", Extents: 32}, "lvcreate"))
+	must(t, g.CreateThin(bg, ThinOptions{Pool: "p", Name: "a", Extents: 8}, "lvcreate"))
+	must(t, g.Create(CreateOptions{Name: "o", Extents: 8}, "lvcreate"))
+	for _, origin := range []string{"p", "a"} {
+		if err := g.Snapshot(bg, SnapshotOptions{Origin: origin, Name: "no", Extents: 4}, "lvcreate"); err == nil {
+			t.Errorf("a classic snapshot of %s was made", origin)
+		}
+	}
+	must(t, g.Snapshot(bg, SnapshotOptions{Origin: "o", Name: "s", Extents: 4}, "lvcreate"))
+	must(t, g.Snapshot(bg, SnapshotOptions{Origin: "o", Name: "s2", Extents: 4}, "lvcreate"))
+	for _, origin := range []string{"a", "s2"} {
+		must(t, g.VG(func(x *vg.Group) error {
+			next := x.VG.Clone()
+			_, seg := next.SnapshotSegment("s")
+			seg.Origin = origin
+			return x.Commit(next, "lvm2")
+		}))
+		g = reopen(t, g, cfg, 1)
+		for _, name := range []string{origin, "s"} {
+			if v, err := g.Volume(name); !errors.Is(err, ErrNotServed) {
+				t.Errorf("%s with a snapshot of %s: %v, %v", name, origin, v, err)
+			}
+		}
+		if _, err := g.SnapshotUsage("s"); !errors.Is(err, ErrNotServed) {
+			t.Errorf("the usage of a snapshot of %s: %v", origin, err)
+		}
+	}
+	must(t, g.Remove(bg, "s", "lvremove"))
+	for _, name := range []string{"a", "s2", "o"} {
+		must(t, volume(t, g, name).Close())
+	}
+	must(t, g.Close())
+}

@@ -2,6 +2,7 @@ package lvm
 
 import (
 	"bytes"
+	"errors"
 	"runtime"
 	"strings"
 	"testing"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"softiser/blockdev"
+	"softiser/lvm/meta"
 )
 
 // TestFullPoolIsExtended: while a write waits for space in its pool, and a change of
@@ -122,4 +124,30 @@ func TestFullPoolReduce(t *testing.T) {
 			must(t, b.Close())
 		})
 	}
+}
+
+// TestFullPoolFails: a pool that is told to fail writes when it is full fails those that wait already.
+func TestFullPoolFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, _ := newGroup(t, 1, 64<<20)
+		g.cfg.FullWait = time.Hour
+		must(t, g.CreatePool(PoolOptions{Name: "p", Extents: 2}, "lvcreate"))
+		must(t, g.CreateThin(bg, ThinOptions{Pool: "p", Name: "a", Extents: 100}, "lvcreate"))
+		a := volume(t, g, "a")
+		_, err := a.WriteAt(make([]byte, 2*65536), 0)
+		must(t, err)
+		wrote := make(chan error, 1)
+		begun := time.Now()
+		go func() { _, err := a.WriteAt(make([]byte, 4096), 2*65536); wrote <- err }()
+		synctest.Wait()
+		must(t, g.Change("p", func(lv *meta.LV) error { lv.SetFlag("ERROR_WHEN_FULL", true); return nil }, "lvchange"))
+		if err := <-wrote; !errors.Is(err, blockdev.ErrNoSpace) {
+			t.Error(err)
+		}
+		if d := time.Since(begun); d > time.Second {
+			t.Errorf("the write failed after %v", d)
+		}
+		must(t, a.Close())
+		must(t, g.Close())
+	})
 }

@@ -256,5 +256,11 @@ func (g *Group) Change(name string, f func(lv *meta.LV) error, why string) error
 	if lv.Is("WRITE") != was && g.act.nodes[lv.ID] != nil {
 		return fmt.Errorf("cannot change the permission of %s/%s while it is served: %w", next.Name, name, blockdev.ErrInUse)
 	}
-	return g.md.commit(next, why)
+	if err := g.md.commit(next, why); err != nil {
+		return err
+	}
+	if n := g.act.nodes[lv.ID]; n != nil && n.pool != nil && lv.Segments[0].Type == meta.ThinPool {
+		n.pool.SetErrorWhenFull(lv.Is("ERROR_WHEN_FULL"))
+	}
+	return nil
 }

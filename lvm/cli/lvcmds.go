@@ -211,6 +211,9 @@ func (a lvCommands) lvchange() *cobra.Command {
 				return err
 			}
 			a.say("Logical volume %s changed.", arg)
+			if discards+zero != "" && a.env.Manager != nil && g.IsActive(lv.Name) {
+				a.say("How %s discards and zeroes changes when its volumes have all been closed.", arg)
+			}
 		}
 		return nil
 	}

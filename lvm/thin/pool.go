@@ -232,6 +232,14 @@ func (p *Pool) Grow() error {
 	return nil
 }
 
+// SetErrorWhenFull changes Config.ErrorWhenFull; writes that wait for space heed it.
+func (p *Pool) SetErrorWhenFull(on bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.cfg.ErrorWhenFull = on
+	p.cond.again()
+}
+
 // reclaimLocked takes data blocks out of limbo that no lease can refer to.
 func (p *Pool) reclaimLocked() {
 	passdown := p.cfg.Discard && p.cfg.Data.Info().Discard

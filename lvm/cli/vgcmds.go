@@ -201,6 +201,7 @@ func firstShown(v *meta.VG) string {
 	return v.LVs[0].Name
 }
 
+// vgrename gives a group another name, which no group may have.
 func (a vgCommands) vgrename() *cobra.Command {
 	c := &cobra.Command{Use: "vgrename OLD NEW", Short: "Rename a volume group", Args: cobra.ExactArgs(2)}
 	c.RunE = func(_ *cobra.Command, args []string) error {

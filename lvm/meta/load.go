@@ -177,6 +177,7 @@ func (vg *VG) load() error {
 	return vg.Check()
 }
 
+// loadLV reads one volume with its segments.
 func loadLV(l *Section) (*LV, error) {
 	if err := CheckName(l.Name); err != nil {
 		return nil, fmt.Errorf("%w: logical volume: %w", ErrSyntax, err)

@@ -32,7 +32,44 @@ func (md *metadata) commit(next *meta.VG, why string) error {
 			return fmt.Errorf("volume group %q is not changed while a disk is away: %w", next.Name, err)
 		}
 	}
+	if err := md.keepsBlocks(next); err != nil {
+		return err
+	}
 	return md.commitBy(md.group.Commit, next, why)
+}
+
+// keepsBlocks refuses next if a volume would have blocks of another size in it, by being on other disks:
+// what is on it, and who uses it, counts in those that it has.
+func (md *metadata) keepsBlocks(next *meta.VG) error {
+	sizes := map[string]int{} // by the name of the PV, which is the same in both
+	mixed := false
+	for _, pv := range next.PVs {
+		if d := md.group.Disks[pv.ID]; d != nil {
+			sizes[pv.Name] = d.Dev.Info().BlockSize
+			mixed = mixed || sizes[pv.Name] != sizes[next.PVs[0].Name]
+		}
+	}
+	if !mixed {
+		return nil
+	}
+	blocks := func(lv *meta.LV) (n int) {
+		for _, s := range lv.Segments {
+			for _, a := range s.Stripes {
+				n = max(n, sizes[a.Name])
+			}
+		}
+		return n
+	}
+	was := map[ondisk.UUID]int{}
+	for _, lv := range md.group.VG.LVs {
+		was[lv.ID] = blocks(lv)
+	}
+	for _, lv := range next.LVs {
+		if w, is := was[lv.ID], blocks(lv); w != 0 && is != w {
+			return fmt.Errorf("logical volume %s/%s has blocks of %d bytes, and would have those of %d on other disks: name disks to use that are like its own", next.Name, lv.Name, w, is)
+		}
+	}
+	return nil
 }
 
 func (md *metadata) commitBy(commit func(*meta.VG, string) error, next *meta.VG, why string) error {

@@ -1,0 +1,39 @@
+package lvm
+
+import (
+	"strings"
+	"testing"
+
+	"softiser/blockdev"
+	"softiser/lvm/internal/lvmtest"
+	"softiser/lvm/vg"
+)
+
+// TestBlocksStay: a volume keeps the size of its blocks, which whoever uses it counts in, in a group of
+// disks with different ones.
+func TestBlocksStay(t *testing.T) {
+	coarse := lvmtest.New(64 << 20)
+	coarse.Block = 4096
+	g, _ := groupOn(t, map[string]blockdev.Device{"/d0": lvmtest.New(64 << 20), "/d1": coarse})
+	on := func(pv string) []vg.Range { return []vg.Range{{PV: pv}} }
+	must(t, g.Create(CreateOptions{Name: "a", Extents: 8, From: on("pv0")}, "lvcreate"))
+	must(t, g.Create(CreateOptions{Name: "both", Extents: 8, Stripes: 2}, "lvcreate"))
+	a, both := volume(t, g, "a"), volume(t, g, "both")
+	for what, err := range map[string]error{
+		"extended":                 g.Extend("a", 16, "", 0, on("pv1"), "lvextend"),
+		"moved":                    g.Move(bg, vg.Range{PV: "pv0"}, "a", nil, "", nil, "pvmove"),
+		"moved from coarse blocks": g.Move(bg, vg.Range{PV: "pv1"}, "both", on("pv0"), "anywhere", nil, "pvmove"),
+	} {
+		if err == nil || !strings.Contains(err.Error(), "has blocks of") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	must(t, g.Extend("a", 16, "", 0, on("pv0"), "lvextend"))
+	must(t, g.Extend("both", 16, "", 0, nil, "lvextend"))
+	if n, m := a.Info().BlockSize, both.Info().BlockSize; n != 512 || m != 4096 {
+		t.Errorf("blocks of %d and %d bytes", n, m)
+	}
+	must(t, a.Close())
+	must(t, both.Close())
+	must(t, g.Close())
+}

@@ -33,6 +33,10 @@ func TestBlocksStay(t *testing.T) {
 	if n, m := a.Info().BlockSize, both.Info().BlockSize; n != 512 || m != 4096 {
 		t.Errorf("blocks of %d and %d bytes", n, m)
 	}
+	must(t, g.Snapshot(bg, SnapshotOptions{Origin: "a", Name: "s", Extents: 32, From: on("pv1")}, "lvcreate"))
+	if _, err := g.Merge(bg, "s", "lvconvert"); err == nil || !strings.Contains(err.Error(), "blocks of 4096 bytes") {
+		t.Error("a merge from coarse blocks:", err)
+	}
 	must(t, a.Close())
 	must(t, both.Close())
 	must(t, g.Close())

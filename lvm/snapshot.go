@@ -389,6 +389,10 @@ func (ss *snapshots) merge(ctx context.Context, name, why string) (<-chan error,
 	if !n.snaps[cow.ID].Usage().Valid {
 		return nil, fmt.Errorf("cannot merge %s/%s: %w", next.Name, name, snap.ErrInvalid)
 	}
+	// Until it is merged the origin is read and written there, in its own blocks.
+	if s, o := n.snaps[cow.ID].Info().BlockSize, n.top.Info().BlockSize; s > o {
+		return nil, fmt.Errorf("cannot merge %s/%s: it is on disks with blocks of %d bytes, and %s has blocks of %d", next.Name, name, s, seg.Origin, o)
+	}
 	f, err := n.top.Freeze(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("merging %s: %w: leases on its origin are open (%w)", name, blockdev.ErrInUse, err)

@@ -2,6 +2,7 @@ package lvm
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"softiser/blockdev"
@@ -35,7 +36,27 @@ func (md *metadata) commit(next *meta.VG, why string) error {
 	if err := md.keepsBlocks(next); err != nil {
 		return err
 	}
+	if err := md.endsStripes(next); err != nil {
+		return err
+	}
 	return md.commitBy(md.group.Commit, next, why)
+}
+
+// endsStripes refuses next if a volume could not be opened by it, because a segment ends within its
+// stripes: lvm2 makes volumes whose stripes do not divide an extent.
+func (md *metadata) endsStripes(next *meta.VG) error {
+	for _, lv := range next.LVs {
+		for _, s := range lv.Segments {
+			if len(s.Stripes) < 2 || s.AreaLen()*next.ExtentSize%s.StripeSize == 0 {
+				continue
+			}
+			was := md.byID(lv.ID)
+			if was == nil || !slices.ContainsFunc(was.Segments, s.Same) {
+				return fmt.Errorf("logical volume %s/%s: %d extents of %d sectors would end within a stripe of %d", next.Name, lv.Name, s.AreaLen(), next.ExtentSize, s.StripeSize)
+			}
+		}
+	}
+	return nil
 }
 
 // keepsBlocks refuses next if a volume would have blocks of another size in it, by being on other disks:

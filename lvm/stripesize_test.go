@@ -2,6 +2,7 @@ package lvm
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"softiser/blockdev"
@@ -70,4 +71,38 @@ func TestStripeSize(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestStripesEnd: a volume whose stripes do not divide an extent, which lvm2 has made, is not extended, made
+// smaller or moved to where a stripe would not end.
+func TestStripesEnd(t *testing.T) {
+	devs := map[string]blockdev.Device{"/d0": lvmtest.New(64 << 20), "/d1": lvmtest.New(64 << 20), "/d2": lvmtest.New(64 << 20)}
+	ds, err := OpenDisks(testConfig(t, devs), []string{"/d0", "/d1", "/d2"})
+	must(t, err)
+	g, err := ds.CreateGroup("vg0", ds.Disks, vg.GroupOptions{ExtentSize: 768}, vg.PVOptions{}, "vgcreate")
+	must(t, err)
+	must(t, g.Create(CreateOptions{Name: "lv", Extents: 8, Stripes: 2}, "lvcreate"))
+	must(t, g.VG(func(x *vg.Group) error {
+		next := x.VG.Clone()
+		next.LV("lv").Segments[0].StripeSize = 512
+		return x.Commit(next, "lvm2")
+	}))
+	v := volume(t, g, "lv")
+	model := make([]byte, v.Info().Size)
+	fill(t, v, model, 0, len(model), 1)
+	for what, err := range map[string]error{
+		"extended":     g.Extend("lv", 10, "", 0, nil, "lvextend"),
+		"made smaller": g.Reduce(bg, "lv", 6, "lvreduce"),
+		"moved":        g.Move(bg, vg.Range{PV: "pv0", Len: 1}, "", nil, "", nil, "pvmove"),
+	} {
+		if err == nil || !strings.Contains(err.Error(), "stripe") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	same(t, v, model, "the volume")
+	must(t, g.Extend("lv", 12, "", 0, nil, "lvextend"))
+	must(t, g.Move(bg, vg.Range{PV: "pv0", Len: 2}, "", nil, "", nil, "pvmove"))
+	same(t, v, model, "the volume, extended and moved")
+	must(t, v.Close())
+	must(t, g.Close())
 }

@@ -157,7 +157,13 @@ func (g *haGroup) attach(m moving) error {
 	if err := m.dev.Attach(dev); err != nil {
 		return errors.Join(err, dev.Close())
 	}
-	return m.vol.Activate()
+	if err := m.vol.Activate(); err != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), lostPatience)
+		defer cancel()
+		_, left := g.detach(ctx, m, false) // a volume that nobody reaches is not open
+		return errors.Join(err, left)
+	}
+	return nil
 }
 
 func (g *haGroup) demote(ctx context.Context) error {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -102,6 +103,32 @@ func (s *groups) start(ctx context.Context) {
 			show(s.common, g.cfg, g.now())
 		}
 	}
+}
+
+// showPatience is how long show waits for the turn of a group.
+const showPatience = time.Second
+
+// show gives the members of all groups the access states that the configuration in force says.
+// Whoever changes the state of a group for longer than showPatience shows that in the end.
+func (s *groups) show(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), showPatience)
+	defer cancel()
+	for _, g := range s.byName {
+		if end, err := g.begin(ctx); err == nil {
+			show(s.common, g.cfg, g.now())
+			end()
+		}
+	}
+}
+
+// active are the names of the groups that are this node's.
+func (s *groups) active() (names []string) {
+	for _, c := range s.ha.Groups {
+		if s.byName[c.Name].now() == GroupActive {
+			names = append(names, c.Name)
+		}
+	}
+	return names
 }
 
 // status describes the groups, in the order of the configuration.

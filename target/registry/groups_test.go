@@ -28,6 +28,7 @@ import (
 	"softiser/internal/spc"
 	"softiser/rdma/rdmatest"
 	"softiser/target"
+	"softiser/target/scsi"
 )
 
 // disk is storage that nodes share: what one of them opens, no other can meanwhile.
@@ -538,4 +539,74 @@ func TestShutdownYields(t *testing.T) {
 	a.promote(t)
 	a.Close()
 	b.promote(t)
+}
+
+// A LUN that a reload adds to a group that is active has the access states that the file says.
+func TestReloadActiveGroup(t *testing.T) {
+	d, store := newDisk(t), t.TempDir()
+	text := nodeConfig(store, "a", 100)
+	a := newNodeWith(t, text, "a", false, func(config.Volume) (blockdev.Device, error) { return d.open("a") })
+	a.promote(t)
+	file := filepath.Join(t.TempDir(), "c.yaml")
+	text = strings.Replace(text, "subsystems:", "  - {iqn: iqn.2026-11.test:further, luns: [{lun: 0, volume: disk0, alua: active-non-optimized}]}\nsubsystems:", 1)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	a.load = func() (*config.Config, error) { return config.Load(file) }
+	changes, err := a.Reload(t.Context(), false)
+	if err != nil || len(changes) != 2 || changes[0].Error+changes[1].Error != "" {
+		t.Fatalf("%+v, %v", changes, err)
+	}
+	for _, x := range a.Status().Targets {
+		want := scsi.ActiveOptimized
+		if x.Name != haIQN {
+			want = scsi.ActiveNonOptimized
+		}
+		if got := x.LUNs[0].Access; len(got) != 1 || got[1] != want {
+			t.Errorf("%s: %v, want %v", x.Name, got, want)
+		}
+	}
+}
+
+// A volume whose state cannot be read when it comes to an active group is not left open behind a path
+// that says it is active.
+func TestJoinWithBadState(t *testing.T) {
+	d, other, store := newDisk(t), newDisk(t), t.TempDir()
+	text := strings.NewReplacer(
+		"targets:", "  - {name: disk1, type: raw, path: /dev/no, size: 1MiB, wwid: 6000000000000000000000000000da7b, serial: S2, write_through: true}\ntargets:",
+		"volumes: [disk0", "volumes: [disk0, disk1").Replace(nodeConfig(store, "a", 100))
+	a := newNodeWith(t, text, "a", false, func(v config.Volume) (blockdev.Device, error) {
+		if v.Name == "disk1" {
+			return other.open("a")
+		}
+		return d.open("a")
+	})
+	a.promote(t)
+	bad := filepath.Join(store, "lu-6000000000000000000000000000da7b.json")
+	if err := os.WriteFile(bad, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	v, err := a.Volume("disk1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := a.AddLUN(t.Context(), haIQN, 1, v); err == nil || !strings.Contains(err.Error(), bad) {
+		t.Fatalf("AddLUN = %v", err)
+	}
+	if h := other.held(); h != "" {
+		t.Errorf("the disk is open on %q", h)
+	}
+	access := func() scsi.AccessState { return a.Status().Targets[0].LUNs[1].Access[1] }
+	if got := access(); got != scsi.Unavailable {
+		t.Errorf("the LUN is %v", got)
+	}
+	if err := os.Remove(bad); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.RemoveLUN(t.Context(), haIQN, 1); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.AddLUN(t.Context(), haIQN, 1, v); err != nil || access() != scsi.ActiveOptimized {
+		t.Errorf("with another state: %v, %v", err, access())
+	}
 }

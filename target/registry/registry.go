@@ -210,6 +210,9 @@ func (r *Registry) Demote(ctx context.Context, name string) error {
 	return r.groups.each(name, func(g *haGroup) error { return g.demote(ctx) })
 }
 
+// ActiveGroups are the names of the groups that are this node's.
+func (r *Registry) ActiveGroups() []string { return r.groups.active() }
+
 // GroupAt returns the name of the group that the volume of a LUN or a namespace moves with,
 // "" if it stays.
 func (r *Registry) GroupAt(node string, id uint32) string {

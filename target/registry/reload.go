@@ -57,6 +57,7 @@ func (r *Registry) reload(ctx context.Context, dry bool) ([]Change, error) {
 			r.log.Warn(w)
 		}
 		r.apply(ctx, steps, running(r.config(), next))
+		r.groups.show(ctx) // what was added to an active group has been shown by the old configuration
 		r.snapshots.Set(snapshotPlans(r.config()))
 	}
 	changes := []Change{}

@@ -11,6 +11,9 @@ import (
 // NVMe. A volume may be a namespace and a LUN, of any number of targets, at once.
 func (s *Server) AddSubsystem(c nvmf.SubsystemConfig) error { return s.nvmf.AddSubsystem(c) }
 
+// VacantNamespace is VacantLUN for AddNamespace.
+func (s *Server) VacantNamespace(nqn string, nsid uint32) error { return s.nvmf.Vacant(nqn, nsid) }
+
 // AddNamespace adds a namespace to a subsystem; hosts that are there are told.
 func (s *Server) AddNamespace(nqn string, c nvmf.NamespaceConfig) error {
 	return s.nvmf.AddNamespace(nqn, c)

@@ -31,6 +31,10 @@ func (s *Server) RemoveTarget(ctx context.Context, name string) error {
 	return s.iscsi.RemoveTarget(ctx, name)
 }
 
+// VacantLUN says why AddLUN would refuse every LUN of that number; nil: it does not. Who opens a
+// volume for it, and perhaps makes it, asks beforehand.
+func (s *Server) VacantLUN(target string, number uint16) error { return s.iscsi.Vacant(target, number) }
+
 // AddLUN adds a volume to a target; initiators that are logged in are told.
 func (s *Server) AddLUN(target string, l LUN) error { return s.iscsi.AddLUN(target, l) }
 

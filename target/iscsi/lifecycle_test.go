@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"softiser/blockdev"
 	"softiser/blockdev/mem"
 	"softiser/internal/iscsi"
 	"softiser/target/portal"
@@ -454,5 +455,44 @@ func TestRemoveLUNAgain(t *testing.T) {
 	}
 	if n := len(s.Status().Targets[0].LUNs); n != 0 {
 		t.Errorf("%d LUNs are left", n)
+	}
+}
+
+// slowStart is a volume that does not tell its size until it is let go.
+type slowStart struct {
+	*mem.Device
+	asked, goOn chan struct{}
+	once        sync.Once
+}
+
+func (d *slowStart) OnResize(f func(blockdev.Info)) (cancel func()) {
+	d.once.Do(func() { close(d.asked) })
+	<-d.goOn
+	return d.Device.OnResize(f)
+}
+
+// A LUN that is being added while its target is removed leaves nothing of itself: another target
+// may have the volume.
+func TestAddLUNWhileTargetGoes(t *testing.T) {
+	s := serve(t, nil)
+	m, err := mem.Open(mem.Config{Name: "late", Size: 1 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	dev := &slowStart{Device: m, asked: make(chan struct{}), goOn: make(chan struct{})}
+	l := LUN{Name: "late", LUConfig: scsi.LUConfig{LUN: 7, Volume: dev}}
+	added := make(chan error, 1)
+	go func() { added <- s.AddLUN(testIQN, l) }()
+	<-dev.asked
+	if err := s.RemoveTarget(t.Context(), testIQN); err != nil {
+		t.Fatal(err)
+	}
+	close(dev.goOn)
+	if err := <-added; !errors.Is(err, errRemoved) {
+		t.Errorf("AddLUN = %v", err)
+	}
+	if s.volumes.Volume(dev) != nil {
+		t.Error("the volume is served")
 	}
 }

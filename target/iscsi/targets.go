@@ -154,8 +154,8 @@ func (s *Frontend) AddLUN(target string, l LUN) error {
 	}
 	n.adding.Lock()
 	defer n.adding.Unlock()
-	if old, err := n.lun(l.LUN); err == nil && old.lu.Removed() {
-		return fmt.Errorf("target %s: LUN %d has been removed, but volume %s is still in use; remove it again to wait for its end", n.cfg.Name, l.LUN, old.Name)
+	if err := n.vacant(l.LUN); err != nil {
+		return err
 	}
 	lu, err := n.device.AddLUN(l.LUConfig)
 	if err != nil {
@@ -167,6 +167,10 @@ func (s *Frontend) AddLUN(target string, l LUN) error {
 	i, _ := slices.BinarySearchFunc(n.luns, l.LUN, compareLUN)
 	n.luns = slices.Insert(n.luns, i, e)
 	n.mu.Unlock()
+	if s.isGone(n) { // who removes the target may have looked at its LUNs before
+		_, ended := e.end(context.Background(), n)
+		return errors.Join(fmt.Errorf("target %s: %w", n.cfg.Name, errRemoved), ended)
+	}
 	if err != nil {
 		// Its data travels all the same, under the key for any local memory.
 		s.log.Warn("the volume's memory could not be registered", zap.String("volume", l.Name), zap.Error(err))
@@ -174,6 +178,32 @@ func (s *Frontend) AddLUN(target string, l LUN) error {
 	s.log.Info("LUN added", zap.String("target", n.cfg.Name), zap.Uint16("lun", l.LUN), zap.String("volume", l.Name))
 	n.reportLUNs()
 	return nil
+}
+
+// isGone reports whether the removal of a target has begun.
+func (s *Frontend) isGone(n *node) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return n.gone
+}
+
+// Vacant says why a target cannot get a LUN of that number, whatever its volume is; nil: it can.
+func (s *Frontend) Vacant(target string, number uint16) error {
+	n, err := s.node(target)
+	if err != nil {
+		return err
+	}
+	return n.vacant(number)
+}
+
+func (n *node) vacant(number uint16) error {
+	switch old, err := n.lun(number); {
+	case err != nil:
+		return nil
+	case old.lu.Removed():
+		return fmt.Errorf("target %s: LUN %d has been removed, but volume %s is still in use; remove it again to wait for its end", n.cfg.Name, number, old.Name)
+	}
+	return fmt.Errorf("target %s: LUN %d exists already; remove it first", n.cfg.Name, number)
 }
 
 // registerMemory makes the mapping of a volume an RDMA memory region: O(1), and

@@ -65,6 +65,19 @@ func (f *Frontend) RemoveNamespace(ctx context.Context, nqn string, nsid uint32)
 	return err
 }
 
+// Vacant says why a subsystem cannot get a namespace of that identifier, whatever its volume is; nil:
+// it can.
+func (f *Frontend) Vacant(nqn string, nsid uint32) error {
+	s := f.served(nqn)
+	if s == nil {
+		return noSubsystem(nqn)
+	}
+	if err := s.vacant(nsid); err != nil {
+		return fmt.Errorf("nvmf: subsystem %s, namespace %d: %w", nqn, nsid, err)
+	}
+	return nil
+}
+
 // served returns a subsystem that has not been taken away; nil: there is none.
 func (f *Frontend) served(nqn string) *subsystem {
 	for _, s := range f.list() {

@@ -77,6 +77,9 @@ func (m *mapping) addAll(cfg *config.Config, want func(config.Volume) bool) (con
 // shows the error of one that stands in the configuration.
 func (m *mapping) addLUN(ctx context.Context, iqn string, l config.LUN, v config.Volume) error {
 	lc, err := lunConfig(m.config(), v, l)
+	if err == nil {
+		err = m.srv.VacantLUN(iqn, uint16(l.LUN)) // first: opening a volume may make its file
+	}
 	if g := m.groups.of(v.Name); g != nil {
 		lc.Store, lc.Access = g.store, map[uint16]scsi.AccessState{0: scsi.Standby}
 	}
@@ -108,6 +111,9 @@ func (m *mapping) add(ctx context.Context, p place, v config.Volume, err error, 
 // addNamespace is addLUN for a namespace.
 func (m *mapping) addNamespace(ctx context.Context, nqn string, n config.Namespace, v config.Volume) error {
 	nc, err := namespaceConfig(m.config(), v, n)
+	if err == nil {
+		err = m.srv.VacantNamespace(nqn, uint32(n.NSID))
+	}
 	if g := m.groups.of(v.Name); g != nil {
 		nc.Store, nc.Access = g.store, map[uint16]volume.PathState{0: volume.PathInaccessible}
 	}

@@ -30,6 +30,7 @@ func TestMain(m *testing.M) { leaktest.Main(m) }
 type storage struct {
 	mu     sync.Mutex
 	gates  map[string]chan struct{} // of volumes that do not answer; open or resize waits for it
+	opened map[string]int
 	closed map[string]int
 }
 
@@ -56,6 +57,12 @@ func (s *storage) wait(name string) {
 	}
 }
 
+func (s *storage) openings(name string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.opened[name]
+}
+
 func (s *storage) closings(name string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -64,6 +71,9 @@ func (s *storage) closings(name string) int {
 
 func (s *storage) open(v config.Volume) (blockdev.Device, error) {
 	s.wait(v.Name)
+	s.mu.Lock()
+	s.opened[v.Name]++
+	s.mu.Unlock()
 	d, err := mem.Open(mem.Config{Size: int64(v.Size)})
 	if err != nil {
 		return nil, err
@@ -118,7 +128,7 @@ func newBed(t *testing.T, text string) *bed {
 	t.Helper()
 	t.Setenv("RUNTIME_DIRECTORY", t.TempDir())
 	b := &bed{t: t, file: filepath.Join(t.TempDir(), "c.yaml")}
-	b.storage.gates, b.storage.closed = map[string]chan struct{}{}, map[string]int{}
+	b.storage.gates, b.storage.opened, b.storage.closed = map[string]chan struct{}{}, map[string]int{}, map[string]int{}
 	b.write(text)
 	cfg, err := config.Load(b.file)
 	if err != nil {
@@ -279,16 +289,40 @@ func TestStalledOpening(t *testing.T) {
 // A volume that cannot be served is closed again, and its name is free.
 func TestRefusedLUNLeavesNothing(t *testing.T) {
 	b := newBed(t, base)
-	v := config.Volume{Name: "more", Type: config.VolumeMemory, Size: 1 << 20}
-	if err := b.AddLUN(t.Context(), "iqn.2026-11.test:a", 1, v); err == nil {
-		t.Error("LUN 1 is there twice")
+	const wwid = "6000000000000000000000000000da7a"
+	if err := b.AddLUN(t.Context(), "iqn.2026-11.test:a", 3, config.Volume{Name: "first", Type: config.VolumeMemory, Size: 1 << 20, WWID: wwid}); err != nil {
+		t.Fatal(err)
 	}
-	if b.storage.closings("more") != 1 {
-		t.Errorf("closed %d times", b.storage.closings("more"))
+	v := config.Volume{Name: "more", Type: config.VolumeMemory, Size: 1 << 20, WWID: wwid}
+	if err := b.AddLUN(t.Context(), "iqn.2026-11.test:a", 2, v); err == nil {
+		t.Error("two volumes have one name")
 	}
-	v.Size = 2 << 20
+	if b.storage.openings("more") != 1 || b.storage.closings("more") != 1 {
+		t.Errorf("opened %d times, closed %d times", b.storage.openings("more"), b.storage.closings("more"))
+	}
+	v.Size, v.WWID = 2<<20, ""
 	if err := b.AddLUN(t.Context(), "iqn.2026-11.test:a", 2, v); err != nil || b.size(2) != 2<<20 {
 		t.Errorf("under the same name: %v, %d bytes", err, b.size(2))
+	}
+}
+
+// What has no place is not opened, which may make a file: a LUN or a namespace of that number is
+// there, or no such target or subsystem is.
+func TestNoPlaceOpensNothing(t *testing.T) {
+	b := newBed(t, withSubsystems())
+	v := config.Volume{Name: "more", Type: config.VolumeMemory, Size: 1 << 20}
+	for what, err := range map[string]error{
+		"LUN 1 is there twice":             b.AddLUN(t.Context(), "iqn.2026-11.test:a", 1, v),
+		"there is a target of any name":    b.AddLUN(t.Context(), "iqn.2026-11.test:other", 0, v),
+		"namespace 1 is there twice":       b.AddNamespace(t.Context(), "nqn.2026-11.test:s", 1, v),
+		"there is a subsystem of any name": b.AddNamespace(t.Context(), "nqn.2026-11.test:other", 1, v),
+	} {
+		if err == nil {
+			t.Error(what)
+		}
+	}
+	if n := b.storage.openings("more"); n != 0 {
+		t.Errorf("the volume was opened %d times", n)
 	}
 }
 

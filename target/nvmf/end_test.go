@@ -3,6 +3,7 @@ package nvmf_test
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"time"
 
@@ -141,6 +142,8 @@ func TestRemovalWaitsForStorage(t *testing.T) {
 	})
 	h := r.attach(hostNQN, 10, 1)
 	held := make(chan struct{})
+	release := sync.OnceFunc(func() { close(held) })
+	defer release() // the end of the server waits for storage
 	dev.SetRules(faulty.Rule{Op: faulty.Flush, Hold: held})
 	var s nvme.SQE
 	s.Init(nvme.OpFlush, 1)
@@ -152,8 +155,11 @@ func TestRemovalWaitsForStorage(t *testing.T) {
 		if err := r.srv.RemoveSubsystem(ctx, subNQN); !errors.Is(err, target.ErrVolumesHeld) {
 			t.Fatalf("a removal with a command that storage holds: %v", err)
 		}
+		if err := r.srv.AddSubsystem(nvmf.SubsystemConfig{NQN: subNQN}); !errors.Is(err, target.ErrVolumesHeld) {
+			t.Fatalf("another one of its name: %v", err)
+		}
 	}
-	close(held)
+	release()
 	if err := r.srv.RemoveSubsystem(context.Background(), subNQN); err != nil {
 		t.Fatal(err)
 	}

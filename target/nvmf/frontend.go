@@ -125,22 +125,30 @@ func (f *Frontend) AddSubsystem(cfg SubsystemConfig) error {
 	if err != nil {
 		return err
 	}
-	f.mu.Lock()
-	taken := slices.ContainsFunc(f.subsystems, func(o *subsystem) bool { return o.cfg.NQN == cfg.NQN })
-	if !taken && !f.drained {
-		f.subsystems = append(slices.Clone(f.subsystems), s)
-	}
-	drained := f.drained
-	f.mu.Unlock()
-	if taken || drained {
+	if err := f.add(s); err != nil {
 		_ = s.drop(context.Background())
-		if drained {
-			return errShutdown
-		}
-		return fmt.Errorf("nvmf: subsystem %s is there already", cfg.NQN)
+		return err
 	}
 	s.start()
 	f.discoveryChanged()
+	return nil
+}
+
+// add lets hosts find a subsystem. A name is served or leaving, not both: who removes what was added
+// under it would be told that nothing holds its volumes, which are those of the one that is leaving.
+func (f *Frontend) add(s *subsystem) error {
+	same := func(o *subsystem) bool { return o.cfg.NQN == s.cfg.NQN }
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch {
+	case f.drained:
+		return errShutdown
+	case slices.ContainsFunc(f.subsystems, same):
+		return fmt.Errorf("nvmf: subsystem %s is there already", s.cfg.NQN)
+	case slices.ContainsFunc(f.leaving, same):
+		return fmt.Errorf("nvmf: subsystem %s: %w: one of that name has been removed, but commands still hold its volumes; remove it again to wait for them", s.cfg.NQN, portal.ErrVolumesHeld)
+	}
+	f.subsystems = append(slices.Clone(f.subsystems), s)
 	return nil
 }
 

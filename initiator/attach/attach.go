@@ -322,9 +322,15 @@ func removeDeadSocket(path string) error {
 	if st.Mode()&os.ModeSocket == 0 {
 		return fmt.Errorf("NBD socket: %s exists and is not a socket", path)
 	}
-	if c, err := net.Dial("unix", path); err == nil {
+	c, err := net.Dial("unix", path)
+	switch {
+	case err == nil:
 		c.Close()
 		return fmt.Errorf("NBD socket: %s is in use by another process", path)
+	case errors.Is(err, os.ErrNotExist):
+		return nil
+	case !errors.Is(err, syscall.ECONNREFUSED): // the queue of one who listens may be full
+		return fmt.Errorf("NBD socket: %s may be in use by another process: %w", path, err)
 	}
 	return os.Remove(path)
 }

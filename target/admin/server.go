@@ -125,9 +125,14 @@ func Listen(path string) (net.Listener, error) {
 		if fi, statErr := os.Lstat(path); statErr == nil && fi.Mode()&fs.ModeSocket == 0 {
 			return nil, fmt.Errorf("admin socket %s: there is something else of that name", path)
 		}
-		if c, dialErr := net.DialTimeout("unix", path, time.Second); dialErr == nil {
+		c, dialErr := net.DialTimeout("unix", path, time.Second)
+		if dialErr == nil {
 			c.Close()
 			return nil, fmt.Errorf("admin socket %s: another process serves it", path)
+		}
+		// Only ECONNREFUSED says that nobody listens: the queue of one who does may be full.
+		if !errors.Is(dialErr, syscall.ECONNREFUSED) && !errors.Is(dialErr, fs.ErrNotExist) {
+			return nil, fmt.Errorf("admin socket %s: another process may serve it: %w", path, dialErr)
 		}
 		if err = os.Remove(path); err == nil || errors.Is(err, fs.ErrNotExist) {
 			ln, err = listen(path)

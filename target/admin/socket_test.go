@@ -3,6 +3,7 @@ package admin
 import (
 	"encoding/binary"
 	"errors"
+	"net"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -55,4 +56,53 @@ func TestSocketIsNeverOpenToOthers(t *testing.T) {
 	if !created {
 		t.Error("inotify has not seen the socket: the test is blind")
 	}
+}
+
+// A socket whose process does not come to accepting, so that its queue is full, is not taken for
+// one that a dead process has left.
+func TestBusySocketStays(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "admin.sock")
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed := false
+	defer func() {
+		if !closed {
+			unix.Close(fd)
+		}
+	}()
+	if err := errors.Join(unix.Bind(fd, &unix.SockaddrUnix{Name: path}), unix.Listen(fd, 0)); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		c, err := net.Dial("unix", path)
+		if errors.Is(err, unix.EAGAIN) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+	}
+	was, err := os.Lstat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ln, err := Listen(path); err == nil {
+		ln.Close()
+		t.Error("the socket was taken for a stale one")
+	}
+	if now, err := os.Lstat(path); err != nil || !os.SameFile(was, now) {
+		t.Fatalf("the socket has been replaced (%v)", err)
+	}
+	closed = true
+	if err := unix.Close(fd); err != nil { // its process is dead
+		t.Fatal(err)
+	}
+	ln, err := Listen(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ln.Close()
 }

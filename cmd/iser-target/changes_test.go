@@ -3,9 +3,16 @@ package main
 import (
 	"context"
 	"errors"
+	"os"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"go.uber.org/zap"
+
+	"softiser/config"
+	"softiser/target/registry"
 )
 
 // TestChangesAfterATakeover: an administrator who asks for a change while a new process still
@@ -45,5 +52,36 @@ func TestChangesAfterATakeover(t *testing.T) {
 		if _, err := a.change(t.Context()); !errors.Is(err, errHandingOver) {
 			t.Fatalf("a change during a handover: %v", err)
 		}
+	})
+}
+
+// TestHangupAfterATakeover: SIGHUP waits for that as an administrator does.
+func TestHangupAfterATakeover(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		t.Setenv("RUNTIME_DIRECTORY", t.TempDir())
+		cfg, err := exportConfig([]string{"m=memory,size=1MiB"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defaultPortal(cfg)
+		loaded := make(chan struct{}, 1)
+		a := &app{log: zap.NewNop()}
+		if err := a.build(cfg, &serveFlags{}, registry.Config{Load: func() (*config.Config, error) {
+			loaded <- struct{}{}
+			return nil, errors.New("it is enough that it was read")
+		}}); err != nil {
+			t.Fatal(err)
+		}
+		defer a.reg.Close()
+		a.opened = make(chan struct{})
+		hup := make(chan os.Signal, 1)
+		go a.reloadOn(t.Context(), hup)
+		hup <- syscall.SIGHUP
+		synctest.Wait()
+		if len(loaded) > 0 {
+			t.Error("the file was read before everything was open")
+		}
+		close(a.opened)
+		<-loaded
 	})
 }

@@ -43,6 +43,8 @@ type handedOver struct {
 	Closed  []string         `json:"closed"`           // what does not go over, for people
 	// StateDir is where volumes keep what survives a restart; "": nowhere, or not told.
 	StateDir string `json:"state_dir,omitempty"`
+	// Active are the groups of volumes that move between nodes and are this node's.
+	Active []string `json:"active_groups,omitempty"`
 }
 
 type handedListener struct {
@@ -60,14 +62,15 @@ const freezeTime = 3 * time.Second
 
 // How long the steps of a handover may take. Tests on loaded machines allow more.
 var (
-	restPatience   = time.Second      // for sessions to stand still
-	freezePatience = freezeTime       // for commands that have begun
-	settlePatience = 2 * time.Second  // for what is written beforehand
-	copyPatience   = 5 * time.Second  // for steps of rewrites, and copies that run, before anything stops
-	changePatience = 5 * time.Second  // for requests of administrators
-	startPatience  = 30 * time.Second // for a new process, from its start until it is ready
-	readyPatience  = 10 * time.Second // for one that has been offered everything
-	answerPatience = time.Second      // for an answer, when the old process has closed the connection of who asks
+	restPatience    = time.Second      // for sessions to stand still
+	freezePatience  = freezeTime       // for commands that have begun
+	settlePatience  = 2 * time.Second  // for what is written beforehand
+	copyPatience    = 5 * time.Second  // for steps of rewrites, and copies that run, before anything stops
+	changePatience  = 5 * time.Second  // for requests of administrators
+	startPatience   = 30 * time.Second // for a new process, from its start until it is ready
+	readyPatience   = 10 * time.Second // for one that has been offered everything
+	promotePatience = 10 * time.Second // for groups that were the old process's
+	answerPatience  = time.Second      // for an answer, when the old process has closed the connection of who asks
 )
 
 // giving is the part of a process that another one takes the place of.
@@ -220,7 +223,7 @@ func (g *giving) freeze() (*offering, error) {
 		return nil, err
 	}
 	g.ls.hold()
-	o := &offering{state: handedOver{Began: began, PID: os.Getpid(), StateDir: g.app.stateDir}}
+	o := &offering{state: handedOver{Began: began, PID: os.Getpid(), StateDir: g.app.stateDir, Active: g.app.reg.ActiveGroups()}}
 	if err := g.collect(ctx, o); err != nil {
 		o.Discard()
 		g.thaw()

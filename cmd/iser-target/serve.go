@@ -256,7 +256,10 @@ func serve(ctx context.Context, f *serveFlags, out, logTo io.Writer) error {
 	a.serveMetrics(bg, ls.metrics)
 	printBanner(out, a, cfg.Portals)
 	if err := tellReady(f.readyFD); err != nil {
-		return err
+		if taken == nil {
+			return err
+		}
+		log.Error("nobody was told that this process serves; what it has taken over is in use, and goes on", zap.Error(err))
 	}
 	a.services.Go(func() { a.watch(bg) })
 	a.services.Go(func() { a.reg.TakeSnapshots(bg, func() (func(), error) { return a.change(bg) }) })

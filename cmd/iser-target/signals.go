@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"softiser/target/admin"
 )
 
 // hangups decides about SIGHUP. With a configuration file it asks to read that
@@ -34,17 +36,26 @@ func (a *app) reloadOn(ctx context.Context, hup <-chan os.Signal) {
 		case <-ctx.Done():
 			return
 		}
-		a.changes.RLock() // what is being handed over is the new process's to change
-		patience, cancel := context.WithTimeout(ctx, 30*time.Second)
-		changes, err := a.reload(patience, false)
-		cancel()
-		a.changes.RUnlock()
+		changes, err := a.reloadOnce(ctx)
 		if err != nil {
 			a.log.Error("reload", zap.Error(err))
 			continue
 		}
 		a.log.Info("reloaded", zap.Int("changes", len(changes)))
 	}
+}
+
+// reloadOnce reloads for nobody who could ask again: while what is served is handed over, or has
+// not all been opened yet by a process that has taken over, it waits.
+func (a *app) reloadOnce(ctx context.Context) ([]admin.Change, error) {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	if err := a.waitOpened(ctx); err != nil {
+		return nil, err
+	}
+	a.changes.RLock()
+	defer a.changes.RUnlock()
+	return a.reload(ctx, false)
 }
 
 // endings delivers the signals that end serve: beside the context, which they cancel

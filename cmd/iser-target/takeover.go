@@ -297,6 +297,14 @@ func (t *taking) finish(a *app) {
 	if err := a.reg.OpenVolumes(); err != nil {
 		a.log.Error("takeover", zap.Error(err))
 	}
+	// Their lock has ended with the old process: another node may have been faster.
+	ctx, cancel := context.WithTimeout(context.Background(), promotePatience)
+	defer cancel()
+	for _, name := range t.state.Active {
+		if err := a.reg.Promote(ctx, name); err != nil {
+			a.log.Error("takeover", zap.Error(err))
+		}
+	}
 }
 
 // tell says what has been taken over, and how long everybody has waited for it.

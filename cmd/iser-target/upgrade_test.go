@@ -516,3 +516,78 @@ func TestSuccessorArgs(t *testing.T) {
 		}
 	}
 }
+
+// TestUpgradeUntold: a service manager that cannot be told any more (podman takes the socket away once
+// it has heard that the first process serves) is no reason for the new process to end, which has
+// everything by then.
+func TestUpgradeUntold(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "notify")
+	manager, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: name, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("NOTIFY_SOCKET", name)
+	s := serveProgram(t, "--export", "m=memory,size=8MiB")
+	_ = manager.Close()
+	if err := os.Remove(name); err != nil && !errors.Is(err, os.ErrNotExist) {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if _, err := s.upgrade(); err != nil {
+			t.Fatal(err)
+		}
+		l := attach(t, s.addr, "iqn.2026-11.softiser:m")
+		if _, err := l.ReadAt(make([]byte, 512), 0); err != nil {
+			t.Error(err)
+		}
+		l.Close()
+	}
+}
+
+// TestUpgradeActiveGroup: a group of volumes that move between nodes, which was this node's, is so in the
+// next process.
+func TestUpgradeActiveGroup(t *testing.T) {
+	dir := t.TempDir()
+	for name, err := range map[string]error{"disk": os.WriteFile(filepath.Join(dir, "disk0.img"), make([]byte, 1<<20), 0o600), "store": os.Mkdir(filepath.Join(dir, "store"), 0o700)} {
+		if err != nil {
+			t.Fatal(name, err)
+		}
+	}
+	file := filepath.Join(dir, "c.yaml")
+	text := `
+volumes:
+  - {name: disk0, type: file, path: disk0.img, size: 1MiB, wwid: 6000000000000000000000000000da7a, serial: S1}
+  - {name: m, type: memory, size: 1MiB}
+targets:
+  - {iqn: iqn.2026-11.test:a, luns: [{lun: 0, volume: disk0}]}
+  - {iqn: iqn.2026-11.test:m, luns: [{lun: 0, volume: m}]}
+ha: {node: a, store: store, groups: [{name: g1, volumes: [disk0], fencing: node}]}
+`
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := serveProgram(t, "--config", file)
+	state := func() string { return statusOf(t, s.socket).Groups[0].State }
+	if _, err := s.upgrade(); err != nil {
+		t.Fatal(err)
+	}
+	if code, out := command(t, "promote", "g1", "--socket", s.socket); code != 0 { // waits until everything is opened
+		t.Fatal(out)
+	}
+	l := attach(t, s.addr, "iqn.2026-11.test:a")
+	pattern := bytes.Repeat([]byte("x"), 4096)
+	if _, err := l.WriteAt(pattern, 4096); err != nil {
+		t.Fatal(err)
+	}
+	l.Close()
+	if _, err := s.upgrade(); err != nil {
+		t.Fatal(err)
+	}
+	await.True(t, "the group is active again", func() bool { return state() == "active" })
+	l = attach(t, s.addr, "iqn.2026-11.test:a")
+	defer l.Close()
+	b := make([]byte, len(pattern))
+	if _, err := l.ReadAt(b, 4096); err != nil || !bytes.Equal(b, pattern) {
+		t.Errorf("what was written: %v, equal %v", err, bytes.Equal(b, pattern))
+	}
+}

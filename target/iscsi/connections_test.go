@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"softiser/internal/iscsi"
+	"softiser/target/portal"
 )
 
 // several allows n connections per session.
@@ -85,6 +86,22 @@ func TestJoin(t *testing.T) {
 	r.logout()
 	b.expectClosed()
 	eventually(t, "the session ends", func() bool { return len(s.Status().Sessions) == 0 })
+}
+
+// A session has one portal group (RFC 7143 §4.1.2).
+func TestJoinThroughAnotherGroup(t *testing.T) {
+	s := serve(t, func(c *serverConfig, _ *Target) {
+		c.Portals = []portal.Config{{Listen: "127.0.0.1:0", Group: 1}, {Listen: "127.0.0.1:0", Group: 2}}
+		c.Session.MaxConnections = 2
+	})
+	r := s.session("MaxConnections=2")
+	x := dialRaw(t, s.Addrs()[1])
+	x.isid, x.tsih, x.cid, x.cmdSN = r.isid, r.tsih, 1, r.cmdSN
+	if st := x.login(testIQN).LoginResponse().Status(); st != iscsi.LoginCannotInclude {
+		t.Errorf("status %04x", uint16(st))
+	}
+	x.expectClosed()
+	r.nop(nil)
 }
 
 // A session limited to one connection takes no other.

@@ -105,6 +105,32 @@ func TestUnsolicitedViolations(t *testing.T) {
 	}
 }
 
+// Commands that announce or bring more data than the negotiation lets them are rejected.
+func TestImmediateViolations(t *testing.T) {
+	s := serve(t, unsolicitedAllowed)
+	for _, c := range []struct {
+		name string
+		keys []string
+		c    command
+	}{
+		{"immediate data that was not agreed on", []string{"ImmediateData=No"}, command{imm: make([]byte, 512)}},
+		{"more immediate data than FirstBurstLength", []string{"FirstBurstLength=4096"}, command{imm: make([]byte, 4608)}},
+		{"the first burst is whole, but the F bit is clear", []string{"FirstBurstLength=4096", "InitialR2T=No"}, command{imm: make([]byte, 4096), more: true}},
+		{"the data is whole, but the F bit is clear", []string{"FirstBurstLength=65536", "InitialR2T=No"}, command{imm: make([]byte, 16384), more: true}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := s.session(append(c.keys, "MaxBurstLength=65536")...)
+			c.c.cdb, c.c.write, c.c.edtl = cdbRW10(0x2a, 0, 32), true, 16384
+			r.command(c.c)
+			if p := r.expect(iscsi.OpReject); p.Reject().Reason() != iscsi.RejectProtocol {
+				t.Errorf("reason %v", p.Reject().Reason())
+			}
+			r.nop(nil) // the session goes on
+			r.logout()
+		})
+	}
+}
+
 // An ORDERED write is not passed by what comes behind it while its data is on
 // its way.
 func TestOrderedWriteIsNotPassed(t *testing.T) {

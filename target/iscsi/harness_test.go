@@ -138,6 +138,8 @@ func serve(t testing.TB, change func(*serverConfig, *Target)) *server {
 	}
 	s := &server{t: t, vol: vol, dev: &slowDevice{Device: vol}}
 	cfg := serverConfig{Portals: []portal.Config{{Listen: "127.0.0.1:0"}}, Log: testLog(t)}
+	// No time-out ends a connection: a test that waits for its end would take that for the one that it means.
+	cfg.Timeouts.NopInterval, cfg.Timeouts.DataOut = time.Hour, time.Hour
 	tgt := Target{Name: testIQN, LUNs: []LUN{{Name: "disk0", LUConfig: scsi.LUConfig{LUN: 0, Volume: s.dev}}}}
 	if change != nil {
 		change(&cfg, &tgt)

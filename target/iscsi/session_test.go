@@ -29,4 +29,9 @@ func TestNop(t *testing.T) {
 		t.Errorf("NOP-In: ITT %#x TTT %#x", p.ITT(), p.TTT())
 	}
 	mustEqual(t, "ping data", p.data, ping)
+	r = s.dial()
+	r.isid[5] = 77
+	r.mustLogin(testIQN, "MaxRecvDataSegmentLength=512")
+	ping = pattern(1000, 2)
+	mustEqual(t, "ping data of an initiator that has not room for all of it", r.nop(ping).data, ping[:512])
 }

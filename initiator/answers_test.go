@@ -301,6 +301,34 @@ func TestExpStatSNWraps(t *testing.T) {
 	})
 }
 
+// What has been acknowledged stays so, whatever number a later answer has.
+func TestExpStatSNDoesNotGoBack(t *testing.T) {
+	bubble(t, func(t *testing.T, ft *fakeTarget) {
+		l := dialLUN(t, ft.config())
+		d := ft.last()
+		var before, behind uint32
+		answers(ft, spc.OpRead10, func(n int, c *fakeDM, p *iscsi.PDU) bool {
+			if n == 2 {
+				before = p.BHS.ExpStatSN()
+				c.mu.Lock()
+				c.statSN -= 2
+				c.mu.Unlock()
+			}
+			behind = p.BHS.ExpStatSN()
+			return false
+		})
+		for range 3 {
+			if _, err := l.ReadAt(make([]byte, 512), 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if l.Stats().Losses == 0 && ft.last() == d && iscsi.SerialLess(behind, before) {
+			t.Errorf("ExpStatSN went from %d back to %d", before, behind)
+		}
+		letGo(ft)
+	})
+}
+
 // What comes behind a PDU that breaks the protocol is not believed, though it has been
 // received with it.
 func TestNothingIsBelievedAfterAViolation(t *testing.T) {

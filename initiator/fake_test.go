@@ -51,6 +51,7 @@ type fakeTarget struct {
 	deaf      bool                          // leaves pings unanswered
 	onPing    func(c *fakeDM, p *iscsi.PDU) // instead of an answer
 	pongs     []iscsi.BHS                   // answers to the target's pings
+	onText    func(c *fakeDM, p *iscsi.PDU) // instead of an answer
 }
 
 func newFakeTarget(t testing.TB, size int) *fakeTarget {
@@ -360,6 +361,10 @@ func (d *fakeDM) handle(p *iscsi.PDU) {
 
 // text answers SendTargets in two pieces.
 func (d *fakeDM) text(p *iscsi.PDU) {
+	if d.f.onText != nil {
+		d.f.onText(d, p)
+		return
+	}
 	whole := iscsi.AppendTarget(nil, &iscsi.DiscoveredTarget{Name: "iqn.2026-11.softiser:a", Portals: []iscsi.TargetPortal{{Address: "192.0.2.1:3260", PortalGroupTag: 1, HasTag: true}}})
 	whole = iscsi.AppendTarget(whole, &iscsi.DiscoveredTarget{Name: "iqn.2026-11.softiser:b", Portals: []iscsi.TargetPortal{{Address: "[2001:db8::1]:3261", PortalGroupTag: 2, HasTag: true}}})
 	var r iscsi.PDU

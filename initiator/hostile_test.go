@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"time"
 
 	"softiser/internal/iscsi"
 	"softiser/internal/spc"
@@ -74,6 +75,39 @@ func TestHostile(t *testing.T) {
 				}
 				if st := l.Stats(); st.Losses != 1 || st.Replayed != 1 {
 					t.Fatalf("%+v", st)
+				}
+			})
+		})
+	}
+}
+
+// A ping that is answered with the response to something else breaks the protocol as well.
+func TestPingAnsweredByAnother(t *testing.T) {
+	for name, answer := range map[string]func(b *iscsi.BHS){
+		"SCSI response":   func(b *iscsi.BHS) { b.NewSCSIResponse() },
+		"task response":   func(b *iscsi.BHS) { b.NewTaskResponse(iscsi.TaskComplete) },
+		"logout response": func(b *iscsi.BHS) { b.NewLogoutResponse(iscsi.LogoutClosed) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, ft *fakeTarget) {
+				l := dialLUN(t, ft.config())
+				ft.mu.Lock()
+				ft.onPing = func(c *fakeDM, p *iscsi.PDU) {
+					ft.mu.Lock()
+					ft.onPing = nil
+					ft.mu.Unlock()
+					var r iscsi.PDU
+					answer(&r.BHS)
+					r.BHS.SetITT(p.BHS.ITT())
+					c.answer(&r)
+				}
+				ft.mu.Unlock()
+				time.Sleep(time.Minute)
+				if _, err := l.ReadAt(make([]byte, 512), 0); err != nil {
+					t.Error(err)
+				}
+				if n := l.Stats().Losses; n != 1 {
+					t.Errorf("%d connections were lost, want 1", n)
 				}
 			})
 		})

@@ -91,3 +91,34 @@ func TestDiscoverInPieces(t *testing.T) {
 		}
 	})
 }
+
+// A target that has no end of targets, or that says that there are more and not how to ask for them, is not asked for ever.
+func TestDiscoverEndless(t *testing.T) {
+	for name, tt := range map[string]struct {
+		tag  uint32
+		data int
+		most int // requests
+	}{"endless": {77, 1 << 20, 5}, "no tag": {iscsi.ReservedTag, 0, 1}} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, ft *fakeTarget) {
+				asked := 0
+				ft.onText = func(d *fakeDM, p *iscsi.PDU) {
+					asked++
+					var r iscsi.PDU
+					q := r.BHS.NewTextResponse()
+					q.SetFinal(asked > 20) // so that the test ends whatever happens
+					r.BHS.SetITT(p.BHS.ITT())
+					r.BHS.SetTTT(tt.tag)
+					r.Data = make([]byte, tt.data)
+					d.win.Advance()
+					d.answer(&r)
+				}
+				cfg := ft.config()
+				cfg.TargetName = ""
+				if _, err := Discover(context.Background(), cfg); err == nil || asked > tt.most {
+					t.Errorf("asked %d times: %v", asked, err)
+				}
+			})
+		})
+	}
+}

@@ -41,6 +41,8 @@ type fake struct {
 	queues map[*fakeQueue]bool
 	mem    []byte
 	seen   map[string]int
+	// active is what Identify answers for the namespaces behind one.
+	active func(after uint32) []byte
 	// answer changes what a command is answered with; false: it is not answered.
 	answer func(q *fakeQueue, k *nvme.Command, e *nvme.CQE) bool
 	// alter changes a success, with what it brings, when all of it is there; it reports whether it has.
@@ -173,7 +175,7 @@ func (q *fakeQueue) serve(k *nvme.Command, e *nvme.CQE) {
 				if f.limits != (nvme.CommandSetLimits{}) {
 					bits |= nvme.CapIOCS
 				}
-				e.SetResult(uint64(nvme.NewCap(cmp.Or(int(f.entries.Load()), 128), 2, bits)))
+				e.SetResult(e.Result() | uint64(nvme.NewCap(cmp.Or(int(f.entries.Load()), 128), 2, bits)))
 			case nvme.PropVS:
 				e.SetResult(uint64(nvme.Version14))
 			case nvme.PropCSTS:
@@ -197,6 +199,12 @@ func (q *fakeQueue) serve(k *nvme.Command, e *nvme.CQE) {
 			case nvme.CNSNamespace:
 				f.mu.Lock()
 				out = f.space.AppendTo(nil)
+				f.mu.Unlock()
+			case nvme.CNSActiveNamespaces:
+				f.mu.Lock()
+				if f.active != nil {
+					out = f.active(s.Identify().NSID())
+				}
 				f.mu.Unlock()
 			case nvme.CNSCommandSetController:
 				out = f.limits.AppendTo(nil)
@@ -597,6 +605,18 @@ func TestImpossibleControllers(t *testing.T) {
 		"no Identify":       func(f *fake) { f.answer = refuse(0, nvme.AdminIdentify) },
 		"I/O queue refused": func(f *fake) { f.answer = refuse(1, nvme.OpFabrics) },
 		"queues of 1 entry": func(f *fake) { f.entries.Store(1) }, // have room for no command
+		"pages of 8 KiB": func(f *fake) {
+			f.answer = func(_ *fakeQueue, k *nvme.Command, e *nvme.CQE) bool {
+				if k.SQE.Opcode() == nvme.OpFabrics && k.SQE.FabricsType() == nvme.FabricsPropertyGet && k.SQE.Property().Offset() == nvme.PropCAP {
+					e.SetResult(1 << 48) // MPSMIN 1
+				}
+				return true
+			}
+		},
+		"an I/O queue of another": func(f *fake) {
+			other := cntlid(2, nvme.OpFabrics)
+			f.answer = func(q *fakeQueue, k *nvme.Command, e *nvme.CQE) bool { return q.id == 0 || other(q, k, e) }
+		},
 	} {
 		f := newFake(t)
 		change(f)
@@ -624,6 +644,43 @@ func refuse(id uint16, op nvme.Opcode) func(*fakeQueue, *nvme.Command, *nvme.CQE
 			e.SetStatus(nvme.InvalidField | nvme.DoNotRetry)
 		}
 		return true
+	}
+}
+
+// A list of namespaces that begins anew, or has no end, is not read for ever.
+func TestEndlessNamespaces(t *testing.T) {
+	for name, tt := range map[string]struct {
+		first func(after uint32) uint32
+		most  int // pieces
+	}{
+		"again":   {func(uint32) uint32 { return 1 }, 2},
+		"endless": {func(after uint32) uint32 { return after + 1 }, 1<<16/nvme.MaxActive + 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFake(t)
+			n := open(t, f.config())
+			asked := 0
+			f.mu.Lock()
+			f.active = func(after uint32) []byte {
+				if asked++; asked > 100 { // so that the test ends whatever happens
+					return make([]byte, nvme.IdentifyLen)
+				}
+				var ids []uint32
+				for id := tt.first(after); len(ids) < nvme.MaxActive; id++ {
+					ids = append(ids, id)
+				}
+				return nvme.AppendNSIDs(nil, ids, 0)
+			}
+			f.mu.Unlock()
+			if ids, err := n.Association().Namespaces(t.Context()); err == nil {
+				t.Errorf("%d namespaces", len(ids))
+			}
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			if asked > tt.most {
+				t.Errorf("asked %d times", asked)
+			}
+		})
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -323,6 +324,16 @@ func TestBreaches(t *testing.T) {
 			q := write(h, 8)
 			return h.h2c(q.CCCID(), q.TTAG(), 0, []byte("123456789"), true)
 		}, FESOutOfRange, 0},
+		{"data twice", 0, func(h *host) []byte {
+			q := write(h, 8)
+			h.write(h.h2c(q.CCCID(), q.TTAG(), 0, []byte("1234"), false))
+			return h.h2c(q.CCCID(), q.TTAG(), 0, []byte("1234"), false)
+		}, FESOutOfRange, 0},
+		{"beyond the end, in parts", 0, func(h *host) []byte {
+			q := write(h, 8)
+			h.write(h.h2c(q.CCCID(), q.TTAG(), 0, []byte("1234"), false))
+			return h.h2c(q.CCCID(), q.TTAG(), 4, []byte("12345"), false)
+		}, FESOutOfRange, 0},
 		{"last too early", 0, func(h *host) []byte { q := write(h, 8); return h.h2c(q.CCCID(), q.TTAG(), 0, []byte("1234"), true) }, FESInvalidHeader, 1},
 		{"after the last", 0, func(h *host) []byte {
 			q := write(h, 4)
@@ -625,4 +636,98 @@ func TestClosingAnswersWhole(t *testing.T) {
 		t.Error("what was queued before has not been sent")
 	}
 	h.close(disk)
+}
+
+// A response that says more than success does not ride in the last data: the host would not see it.
+// A read that is aborted behind its data has such a one.
+func TestResponseIsNotFolded(t *testing.T) {
+	mem := queuetest.Pattern(512, 1)
+	h, disk := start(t, Config{}, ICReq{}, mem)
+	held := make(chan *nvme.Command, 1)
+	disk.Hold(func(k *nvme.Command) bool { held <- k; return true })
+	for name, change := range map[string]func(e *nvme.CQE){
+		"an error":   func(e *nvme.CQE) { e.SetStatus(nvme.AbortRequested) },
+		"a result":   func(e *nvme.CQE) { e.SetResult(7) },
+		"an SQ head": func(e *nvme.CQE) { e.SetSQHead(3) },
+	} {
+		h.write(h.command(nvme.OpRead, 0, nil, len(mem)))
+		k := <-held
+		var e nvme.CQE
+		e.SetCID(h.cid)
+		e.SetSQHead(nvme.NoSQHead)
+		change(&e)
+		disk.C.PutData(k, 0, [][]byte{mem}, true)
+		disk.C.Respond(k, &e)
+		disk.C.Push()
+		if b, data := h.next(); (*CH)(b).Type() != TypeC2HData || (*CH)(b).Flags() != FlagLast || !bytes.Equal(data, mem) {
+			t.Fatalf("%s: %x", name, b)
+		}
+		if b, _ := h.next(); (*CH)(b).Type() != TypeCapsuleResp || *(*CapsuleResp)(b).CQE() != e {
+			t.Errorf("%s: %x", name, b)
+		}
+	}
+	h.close(disk)
+}
+
+// Nor does one whose data has begun to go: its flags are with the host.
+func TestResponseIsTooLate(t *testing.T) {
+	mem := queuetest.Pattern(64<<20, 1) // more than sockets hold
+	h, disk := start(t, Config{}, ICReq{}, mem)
+	held := make(chan *nvme.Command, 1)
+	disk.Set(queuetest.DiskOptions{NoSQHead: true, Hold: func(k *nvme.Command) bool { held <- k; return true }})
+	h.write(h.command(nvme.OpRead, 0, nil, len(mem)))
+	k := <-held
+	disk.C.PutData(k, 0, [][]byte{mem}, true)
+	go disk.C.Push()
+	got := make([]byte, DataLen+len(mem))
+	h.read(got[:1])
+	disk.Respond(k, nvme.Success)
+	go disk.C.Push()
+	h.read(got[1:])
+	h.nc.SetReadDeadline(time.Now().Add(20 * time.Second))
+	if (*CH)(got).Flags() != FlagLast {
+		t.Errorf("flags %02x", (*CH)(got).Flags())
+	}
+	if b, _ := h.next(); (*CH)(b).Type() != TypeCapsuleResp {
+		t.Errorf("%x", b)
+	}
+	h.close(disk)
+}
+
+// scarce is memory that there is at times.
+type scarce struct {
+	none atomic.Bool
+	used atomic.Int64
+}
+
+func (m *scarce) Reserve(n int) bool {
+	if m.none.Load() {
+		return false
+	}
+	m.used.Add(int64(n))
+	return true
+}
+
+func (m *scarce) Unreserve(n int) { m.used.Add(int64(-n)) }
+
+// A command for whose data there is no memory is the only one that says so: the next one in its slot has room.
+func TestNoRoomForData(t *testing.T) {
+	mem, m := make([]byte, 4096), &scarce{}
+	h, disk := start(t, Config{Memory: m}, ICReq{}, mem)
+	m.none.Store(true)
+	h.write(h.command(nvme.OpWrite, 0, []byte("1234"), 0))
+	if _, s := h.response(nil); s != nvme.CommandInterrupted || mem[0] != 0 {
+		t.Errorf("without memory: %v", s)
+	}
+	m.none.Store(false)
+	for range 2 * queuetest.Entries { // every slot
+		h.write(h.command(nvme.OpWrite, 0, []byte("1234"), 0))
+		if _, s := h.response(nil); s != nvme.Success {
+			t.Fatal(s)
+		}
+	}
+	h.close(disk)
+	if n := m.used.Load(); n != 0 {
+		t.Errorf("%d bytes are not given back", n)
+	}
 }

@@ -45,6 +45,7 @@ func TestConnectRefused(t *testing.T) {
 		{"size 0", func(c nvme.Connect, d *nvme.ConnectData) { c.SetSQSize(0) }, nil, nvme.ConnectInvalidParameters, 0x2c},
 		{"size beyond MQES", func(c nvme.Connect, d *nvme.ConnectData) { c.SetSQSize(128) }, nil, nvme.ConnectInvalidParameters, 0x2c},
 		{"short data", nil, func(b []byte) []byte { return b[:512] }, nvme.SGLDataLengthInvalid, 0},
+		{"long data", nil, func(b []byte) []byte { return append(b, b[:512]...) }, nvme.SGLDataLengthInvalid, 0},
 		{"no controller", func(c nvme.Connect, d *nvme.ConnectData) { *d = io; c.SetQID(2); d.CntlID = 999 }, nil, nvme.ConnectInvalidParameters, 0x10010},
 		{"another host's controller", func(c nvme.Connect, d *nvme.ConnectData) { *d = io; c.SetQID(2); d.Host = "nqn.good" }, nil, nvme.ConnectInvalidParameters, 0x10200},
 		{"another host identifier", func(c nvme.Connect, d *nvme.ConnectData) { *d = io; c.SetQID(2); d.HostID[0]++ }, nil, nvme.ConnectInvalidParameters, 0x10200},

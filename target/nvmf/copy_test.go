@@ -3,6 +3,7 @@ package nvmf_test
 import (
 	"bytes"
 	"errors"
+	"slices"
 	"testing"
 
 	"softiser/internal/await"
@@ -81,6 +82,7 @@ func TestCopyRefused(t *testing.T) {
 		{"protection", 100, []nvme.BlockRange{one}, func(s nvme.SQE) nvme.SQE { return edit(s, 12, 1<<29) }, nvme.InvalidField, 0},
 		{"too many ranges", 100, many, nil, nvme.CommandSizeExceeded, 0},
 		{"too long a range", 100, []nvme.BlockRange{{LBA: 0, Blocks: 65536}}, nil, nvme.CommandSizeExceeded, 0},
+		{"too much in all", 100, slices.Repeat([]nvme.BlockRange{{LBA: 0, Blocks: blocks}}, 9), nil, nvme.CommandSizeExceeded, 0},
 		{"a source behind the end", 100, []nvme.BlockRange{one, {LBA: blocks, Blocks: 1}}, nil, nvme.LBAOutOfRange, 0},
 		{"a destination behind the end", blocks - 1, []nvme.BlockRange{one, one}, nil, nvme.LBAOutOfRange, 0},
 		{"overlap", 100, []nvme.BlockRange{{LBA: 99, Blocks: 2}}, nil, nvme.InvalidField, 0},
@@ -93,9 +95,34 @@ func TestCopyRefused(t *testing.T) {
 			t.Errorf("%s: %v, %v", tt.name, err, e)
 		}
 	}
-	s, b := copyCommand(100, one, one)
+	s, b := copyCommand(100, nvme.BlockRange{LBA: 99, Blocks: 1}, nvme.BlockRange{LBA: 102, Blocks: 1})
+	if _, err := q.do(s, nil, b); err != nil {
+		t.Errorf("sources next to the destination: %v", err)
+	}
+	s, b = copyCommand(100, one, one)
 	if _, err := q.do(s, nil, b[:32]); !errors.Is(err, nvme.SGLDataLengthInvalid|nvme.DoNotRetry) {
 		t.Errorf("too little data: %v", err)
+	}
+}
+
+// A Copy with FUA is durable when it is answered; without it the cache may have the blocks.
+func TestCopyFUA(t *testing.T) {
+	for _, fua := range []bool{false, true} {
+		var d *lateWriter
+		r := open(t, func(_ *target.Config, s *nvmf.SubsystemConfig) {
+			d = &lateWriter{Device: s.Namespaces[0].Volume, keep: true}
+			s.Namespaces[0].Volume = d
+		})
+		s, b := copyCommand(1000, nvme.BlockRange{LBA: 0, Blocks: 8})
+		if fua {
+			s.SetCDW(12, s.CDW(12)|1<<30)
+		}
+		if _, err := r.attach(hostNQN, 10, 1).io[0].do(s, nil, b); err != nil {
+			t.Fatal(err)
+		}
+		if flushed := d.flushes.Load() > 0; flushed != fua {
+			t.Errorf("FUA %v: flushed %v", fua, flushed)
+		}
 	}
 }
 

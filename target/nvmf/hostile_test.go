@@ -603,3 +603,33 @@ func TestControllersAreShared(t *testing.T) {
 	}
 	by.check(112)
 }
+
+// Data that was damaged on its way fails its command, and may be sent again; the connection goes on.
+func TestDamagedData(t *testing.T) {
+	r := open(t, nil)
+	h := r.attach(hostNQN, 10, 0)
+	nc, err := net.Dial("tcp", r.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	q := beginWith(t, nc, nvmetcp.DigestData)
+	if _, err := q.connect(1, h.data, 0); err != nil {
+		t.Fatal(err)
+	}
+	data := pattern(64<<10, 1)
+	c := q.startSilent(rw(nvme.OpWrite, 0, 128), data)
+	<-q.asked
+	var d nvmetcp.Data
+	d.Set(nvmetcp.TypeH2CData, nvmetcp.FlagLast, q.digests, c.cid, 0, 0, uint32(len(data)), 0)
+	b := withDigests(d[:], data)
+	b[len(b)-1] ^= 1
+	if _, err := q.nc.Write(b); err != nil {
+		t.Fatal(err)
+	}
+	if s := q.status(c); s != nvme.TransientTransport {
+		t.Errorf("damaged data: %v", s)
+	}
+	if err := q.write(0, data); err != nil {
+		t.Errorf("the write again: %v", err)
+	}
+}

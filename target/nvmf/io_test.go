@@ -8,6 +8,7 @@ import (
 
 	"softiser/blockdev"
 	"softiser/internal/nvme"
+	"softiser/internal/nvmetcp"
 	"softiser/target"
 	"softiser/target/nvmf"
 	"softiser/target/volume"
@@ -121,6 +122,43 @@ func TestRefusedCommands(t *testing.T) {
 	}
 }
 
+// Data in the capsule goes with a command that carries some, begins where the capsule's does, and is all of it.
+func TestCapsuleData(t *testing.T) {
+	r := open(t, nil)
+	q := r.attach(hostNQN, 10, 1).io[0]
+	page := pattern(512, 1)
+	for i, tt := range []struct {
+		name   string
+		op     nvme.Opcode
+		offset uint64
+		length uint32
+		data   []byte
+		want   nvme.Status
+	}{
+		{"good", nvme.OpWrite, 0, 512, page, nvme.Success},
+		{"at an offset", nvme.OpWrite, 512, 512, page, nvme.SGLOffsetInvalid | nvme.DoNotRetry},
+		{"more than there is", nvme.OpWrite, 0, 512, page[:256], nvme.SGLDataLengthInvalid | nvme.DoNotRetry},
+		{"less than there is", nvme.OpWrite, 0, 512, pattern(1024, 1), nvme.SGLDataLengthInvalid | nvme.DoNotRetry},
+		{"none", nvme.OpWrite, 0, 512, nil, nvme.SGLDataLengthInvalid | nvme.DoNotRetry},
+		{"of a Read", nvme.OpRead, 0, 512, page, nvme.InvalidField | nvme.DoNotRetry},
+	} {
+		c := &command{cid: uint16(1000 + i), done: make(chan struct{})}
+		s := rw(tt.op, 0, 1)
+		s.SetCID(c.cid)
+		s.SGL().SetBlock(nvme.SGLInCapsule, tt.offset, tt.length)
+		q.mu.Lock()
+		q.wait[c.cid] = c
+		q.mu.Unlock()
+		var p nvmetcp.CapsuleCmd
+		*p.SQE() = s
+		p.SetHeader(q.digests, uint32(len(tt.data)), 0)
+		q.send(p[:], tt.data)
+		if st := q.status(c); st != tt.want {
+			t.Errorf("%s: %v, want %v", tt.name, st, tt.want)
+		}
+	}
+}
+
 // Nobody writes to a namespace that is read only.
 func TestReadOnly(t *testing.T) {
 	r := open(t, func(_ *target.Config, s *nvmf.SubsystemConfig) { s.Namespaces[0].ReadOnly = true })
@@ -149,9 +187,11 @@ func TestReadOnly(t *testing.T) {
 	}
 }
 
-// lateWriter has a write cache, counts ranges that are made durable, and turns the cache of a volume off before it writes.
+// lateWriter has a write cache, counts ranges that are made durable, and turns the cache of a volume off before it writes,
+// unless it is to keep it.
 type lateWriter struct {
 	blockdev.Device
+	keep    bool
 	cached  atomic.Pointer[volume.Volume]
 	flushes atomic.Int64
 }
@@ -163,7 +203,9 @@ func (d *lateWriter) Info() blockdev.Info {
 }
 
 func (d *lateWriter) WriteAt(p []byte, off int64) (int, error) {
-	d.cached.Load().SetWriteCache(false)
+	if !d.keep {
+		d.cached.Load().SetWriteCache(false)
+	}
 	return d.Device.WriteAt(p, off)
 }
 

@@ -217,6 +217,31 @@ func TestSanitizeAll(t *testing.T) {
 	}
 }
 
+// What keeps a sanitize from one namespace keeps it from all: none has begun by then.
+func TestSanitizeAllOrNone(t *testing.T) {
+	r := open(t, func(_ *target.Config, s *nvmf.SubsystemConfig) {
+		s.Namespaces = append(s.Namespaces, nvmf.NamespaceConfig{NSID: 2, Volume: newMem(t, 1<<20)})
+	})
+	h, other := r.attach(hostNQN, 10, 1), r.attach("nqn.other", 11, 1).io[0]
+	reserve := func(op nvme.Opcode, action uint8, kind nvme.ReservationType, keys ...uint64) {
+		s := sqe(func(s *nvme.SQE) { s.NewReservation(op, 2, action, kind, false) })
+		if _, err := other.do(s, nil, nvme.AppendKeys(nil, keys...)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	reserve(nvme.OpReservationRegister, nvme.RegisterKey, 0, 0, 1)
+	reserve(nvme.OpReservationAcquire, nvme.AcquireReservation, nvme.WriteExclusive, 1, 0)
+	if err := h.io[0].write(0, pattern(4096, 1)); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.sanitize(uint32(nvme.SanitizeOverwrite)|1<<4, 0); !errors.Is(err, nvme.ReservationConflict|nvme.DoNotRetry) {
+		t.Errorf("namespace 2 is reserved: %v", err)
+	}
+	if b, err := h.io[0].readBlocks(0, 4096); err != nil || !bytes.Equal(b, pattern(4096, 1)) {
+		t.Errorf("namespace 1 is not as it was: %v", err)
+	}
+}
+
 // slowZeroes writes when gate is closed.
 type slowZeroes struct {
 	blockdev.Device

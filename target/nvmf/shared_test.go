@@ -233,6 +233,8 @@ func TestReservationRules(t *testing.T) {
 	reg, acq, rel := nvme.OpReservationRegister, nvme.OpReservationAcquire, nvme.OpReservationRelease
 	is("unregister who is not", a.reserve(reg, nvme.UnregisterKey, 0, false, 1, 0), conflict)
 	is("replace who is not", a.reserve(reg, nvme.ReplaceKey, 0, false, 1, 2), conflict)
+	is("unregister who is not, ignoring the key", a.reserve(reg, nvme.UnregisterKey, 0, true, 0, 0), conflict)
+	is("replace who is not, by no key", a.reserve(reg, nvme.ReplaceKey, 0, false, 0, 2), conflict)
 	is("acquire unregistered", a.reserve(acq, nvme.AcquireReservation, nvme.WriteExclusive, false, 1, 0), conflict)
 	is("key 0", a.reserve(reg, nvme.RegisterKey, 0, false, 0, 0), invalid)
 	is("register", a.reserve(reg, nvme.RegisterKey, 0, false, 0, 1), nil)
@@ -245,6 +247,11 @@ func TestReservationRules(t *testing.T) {
 	is("no such action", a.reserve(reg, 5, 0, false, 3, 3), invalid)
 	is("no such type", a.reserve(acq, nvme.AcquireReservation, 7, false, 3, 0), invalid)
 	is("acquire, ignoring the key", a.reserve(acq, nvme.AcquireReservation, nvme.WriteExclusive, true, 3, 0), invalid)
+	is("release, ignoring the key", a.reserve(rel, nvme.ReleaseReservation, nvme.WriteExclusive, true, 3), invalid)
+	is("a host that does not say who it is", r.attach("nqn.c", 0, 1).io[0].reserve(reg, nvme.RegisterKey, 0, false, 0, 8), invalid)
+	persist := sqe(func(s *nvme.SQE) { s.NewReservation(reg, 1, nvme.ReplaceKey, 0, false).SetPersist(1) })
+	_, err := a.do(persist, nil, nvme.AppendKeys(nil, 3, 3))
+	is("no such persistence", err, invalid)
 	is("acquire", a.reserve(acq, nvme.AcquireReservation, nvme.WriteExclusiveRegistrantsOnly, false, 3, 0), nil)
 	is("acquire again", a.reserve(acq, nvme.AcquireReservation, nvme.WriteExclusiveRegistrantsOnly, false, 3, 0), nil)
 	is("acquire what is held", b.reserve(acq, nvme.AcquireReservation, nvme.WriteExclusive, false, 7, 0), conflict)
@@ -264,8 +271,27 @@ func TestReservationRules(t *testing.T) {
 	var s nvme.SQE
 	s.NewReservationReport(1, 4096)
 	s.SetCDW(11, 0)
-	_, err := a.do(s, make([]byte, 4096), nil)
+	_, err = a.do(s, make([]byte, 4096), nil)
 	is("short host identifiers", err, nvme.HostIDInconsistent|nvme.DoNotRetry)
+}
+
+// A command of a host that is preempted, whose data is on its way, ends before the preemption does, and says why.
+func TestPreemptAndAbort(t *testing.T) {
+	r := open(t, nil)
+	a, b := r.attach("nqn.a", 1, 1).io[0], r.attach("nqn.b", 2, 1).io[0]
+	for i, q := range []*queue{a, b} {
+		if err := q.reserve(nvme.OpReservationRegister, nvme.RegisterKey, 0, false, 0, uint64(i+1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c := a.startSilent(rw(nvme.OpWrite, 0, 128), make([]byte, 64<<10))
+	<-a.asked
+	if err := b.reserve(nvme.OpReservationAcquire, nvme.PreemptAndAbort, nvme.WriteExclusive, false, 2, 1); err != nil {
+		t.Fatal(err)
+	}
+	if s := a.status(c); s != nvme.AbortedPreempt {
+		t.Errorf("the write of the preempted host: %v", s)
+	}
 }
 
 // A host whose registration another one preempts is told.

@@ -386,6 +386,27 @@ func TestRejectOfOthers(t *testing.T) {
 	})
 }
 
+// Nor does it end a command that is not at the target any more, because it is to be sent again.
+func TestRejectOfDelayed(t *testing.T) {
+	bubble(t, func(t *testing.T, ft *fakeTarget) {
+		l := dialLUN(t, ft.config())
+		n := answers(ft, spc.OpRead10, func(n int, c *fakeDM, p *iscsi.PDU) bool {
+			if n == 1 {
+				c.status(p, spc.StatusBusy, nil, 0)
+				var r iscsi.PDU
+				r.BHS.NewReject(iscsi.RejectInvalidField)
+				r.Data = p.BHS[:]
+				c.answer(&r)
+			}
+			return n == 1
+		})
+		if _, err := l.ReadAt(make([]byte, 512), 0); err != nil || n() != 2 {
+			t.Errorf("%v after %d READs", err, n())
+		}
+		letGo(ft)
+	})
+}
+
 // The memory of commands that were at the target when the connection was lost is taken back
 // from the datamover before they are sent again or end.
 func TestBuffersOfALostConnection(t *testing.T) {

@@ -439,6 +439,21 @@ func TestRetries(t *testing.T) {
 	}
 }
 
+// A Read that succeeds with less data than it has asked for has failed.
+func TestShortRead(t *testing.T) {
+	f := newFake(t)
+	n := open(t, f.config())
+	f.set(func(q *fakeQueue, k *nvme.Command, _ *nvme.CQE) bool {
+		if q.id != 0 && k.SQE.Opcode() == nvme.OpRead {
+			k.SQE.SGL().SetBlock(nvme.SGLTransport, 0, 512)
+		}
+		return true
+	})
+	if _, err := n.ReadAt(make([]byte, 4096), 0); !errors.Is(err, ErrShort) {
+		t.Error(err)
+	}
+}
+
 // The second half of a fused operation is not sent again alone.
 func TestHalfIsNotRetried(t *testing.T) {
 	f := newFake(t)

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"softiser/internal/iscsi"
+	"softiser/target/scsi"
 )
 
 var testUnitReady = make([]byte, 6)
@@ -248,5 +249,16 @@ func TestSense(t *testing.T) {
 	res = r.do(command{cdb: testUnitReady, lun: 7}, nil)
 	if res.status != 2 || binary.BigEndian.Uint16(res.sense[12:]) != 0x2500 {
 		t.Errorf("LUN 7: status %#x sense % x", res.status, res.sense)
+	}
+}
+
+// Task attributes of SCSI Commands (RFC 7143 §11.3.1); those that are reserved are simple.
+func TestTaskAttr(t *testing.T) {
+	for a, want := range []scsi.TaskAttr{
+		scsi.AttrSimple, scsi.AttrSimple, scsi.AttrOrdered, scsi.AttrHeadOfQueue, scsi.AttrACA, scsi.AttrSimple, scsi.AttrSimple, scsi.AttrSimple,
+	} {
+		if got := taskAttr(uint8(a)); got != want {
+			t.Errorf("ATTR %d: %v, want %v", a, got, want)
+		}
 	}
 }

@@ -41,6 +41,23 @@ func TestLevelNegotiation(t *testing.T) {
 	}
 }
 
+// At level 0 nothing is sent again: the number of a command that was damaged on its way is used up, and what
+// follows does not wait for it.
+func TestDamagedCommandAtLevel0(t *testing.T) {
+	s := serve(t, nil)
+	r := s.session(withDigests...)
+	sn := r.cmdSN
+	r.damage = 100
+	r.command(command{cdb: cdbRW10(0x2a, 0, 8), write: true, edtl: 4096, imm: pattern(4096, 1)})
+	if p := r.expect(iscsi.OpReject); p.Reject().Reason() != iscsi.RejectDataDigest {
+		t.Fatalf("reason %v", p.Reject().Reason())
+	}
+	if p := r.nop(nil); p.ExpCmdSN() != sn+1 {
+		t.Fatalf("ExpCmdSN %d behind command %d", p.ExpCmdSN(), sn)
+	}
+	mustEqual(t, "the blocks", r.read10(0, 8), make([]byte, 4096))
+}
+
 // A command whose immediate data is damaged is rejected and its number is not used
 // up: the initiator fills the gap with the same command (RFC 7143 §7.3, §7.8).
 func TestRetryAfterDigestError(t *testing.T) {

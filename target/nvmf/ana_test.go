@@ -53,6 +53,7 @@ func TestANA(t *testing.T) {
 		t.Errorf("%+v, %v", n, err)
 	}
 	before, g := a.ana(t)
+	ofGroup := g.Changes
 	if g.State != nvme.ANAStateOptimized {
 		t.Errorf("at first %v", g.State)
 	}
@@ -74,10 +75,10 @@ func TestANA(t *testing.T) {
 			t.Errorf("%v: %v", tt.state, e)
 		}
 		now, g := a.ana(t)
-		if g.State != tt.state || now <= before {
-			t.Errorf("log: %+v, change %d after %d; want %v", g, now, before, tt.state)
+		if g.State != tt.state || now <= before || g.Changes <= ofGroup {
+			t.Errorf("log: %+v, change %d after %d, of the group after %d; want %v", g, now, before, ofGroup, tt.state)
 		}
-		before = now
+		before, ofGroup = now, g.Changes
 		var mask, format nvme.SQE
 		mask.NewGetFeatures(nvme.FeatureResvMask, 1)
 		format.NewFormat(1, 0)

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"softiser/blockdev"
+	"softiser/internal/nvme"
 )
 
 // What a connection holds moves to the share of its host whole, whoever takes and gives back
@@ -50,5 +51,19 @@ func TestHoldingMoves(t *testing.T) {
 	h.Unreserve(5)
 	if len(s.by) != 0 || host.held.Load() != 0 || address.held.Load() != 0 || pool.Reserved() != 0 {
 		t.Errorf("%d shares are left, %d bytes of the host, %d of its address, %d of the pool", len(s.by), host.held.Load(), address.held.Load(), pool.Reserved())
+	}
+}
+
+// A command that has lost its data is not looked at, and may be sent again.
+func TestCommandWithoutItsData(t *testing.T) {
+	for want, k := range map[nvme.Status]*nvme.Command{
+		nvme.TransientTransport: {Corrupt: true},
+		nvme.CommandInterrupted: {NoRoom: true},
+	} {
+		k.SQE.Init(nvme.OpWrite, 1)
+		q := &queue{}
+		if s := q.refuses(&request{q: q, cmd: k}); s != want {
+			t.Errorf("%v, want %v", s, want)
+		}
 	}
 }

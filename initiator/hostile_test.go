@@ -56,6 +56,11 @@ func TestHostile(t *testing.T) {
 			p.Data = []byte{1}
 			return &p
 		},
+		"damaged": func(itt uint32) *iscsi.PDU {
+			p := scsiResp(itt, nil)
+			p.Bad = &iscsi.ProtocolError{Reason: iscsi.RejectDataDigest, Msg: "data digest"}
+			return p
+		},
 		"text response": func(itt uint32) *iscsi.PDU { var p iscsi.PDU; p.BHS.NewTextResponse(); p.BHS.SetITT(itt); return &p },
 	} {
 		t.Run(name, func(t *testing.T) {

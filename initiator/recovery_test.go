@@ -437,8 +437,11 @@ func TestReplayOfWrappedNumbers(t *testing.T) {
 		var ended []<-chan error
 		for i := range int64(5) {
 			ended = append(ended, write(l, i*4096))
+			if synctest.Wait(); i == 1 {
+				d.execute(held()[0]) // the next one has its slot, and is in front of the second one there
+				synctest.Wait()
+			}
 		}
-		synctest.Wait()
 		lt := newLookTarget(ft) // notes what comes
 		if n := len(held()); n != 5 {
 			t.Fatalf("%d WRITEs came", n)
@@ -449,7 +452,7 @@ func TestReplayOfWrappedNumbers(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if got := lt.arrived(); !slices.Equal(got, []uint64{0, 8, 16, 24, 32}) {
+		if got := lt.arrived(); !slices.Equal(got, []uint64{8, 16, 24, 32}) {
 			t.Errorf("blocks %v were written", got)
 		}
 	})

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"strings"
 	"sync"
@@ -34,6 +35,8 @@ type fake struct {
 	// grant is the most I/O queues that a controller grants, entries the most that each
 	// has; 0: what is asked for, and 128.
 	grant, entries atomic.Int32
+	// completions is how many completion queues that is, if it is another number.
+	completions atomic.Int32
 	// kato is what Get Features answers for the keep alive timeout, milliseconds.
 	kato atomic.Uint32
 
@@ -43,6 +46,8 @@ type fake struct {
 	seen   map[string]int
 	// active is what Identify answers for the namespaces behind one.
 	active func(after uint32) []byte
+	// discovery makes the log page for each command that reads a part of it.
+	discovery func() []byte
 	// answer changes what a command is answered with; false: it is not answered.
 	answer func(q *fakeQueue, k *nvme.Command, e *nvme.CQE) bool
 	// alter changes a success, with what it brings, when all of it is there; it reports whether it has.
@@ -217,7 +222,7 @@ func (q *fakeQueue) serve(k *nvme.Command, e *nvme.CQE) {
 			if s.Features().ID() == nvme.FeatureQueues {
 				n := s.Features().Value()
 				if g := int(f.grant.Load()); g > 0 {
-					n = nvme.QueueCounts(g, g)
+					n = nvme.QueueCounts(g, cmp.Or(int(f.completions.Load()), g))
 				}
 				e.SetResult(uint64(n))
 			}
@@ -230,7 +235,13 @@ func (q *fakeQueue) serve(k *nvme.Command, e *nvme.CQE) {
 				break
 			}
 			out = make([]byte, l.Length())
-			if page := f.logs[l.ID()]; l.Offset() < uint64(len(page)) {
+			page := f.logs[l.ID()]
+			f.mu.Lock()
+			if f.discovery != nil {
+				page = f.discovery()
+			}
+			f.mu.Unlock()
+			if l.Offset() < uint64(len(page)) {
 				copy(out, page[l.Offset():])
 			}
 		case nvme.AdminAsyncEvent:
@@ -696,6 +707,58 @@ func TestEndlessNamespaces(t *testing.T) {
 				t.Errorf("asked %d times", asked)
 			}
 		})
+	}
+}
+
+// leads makes an entry of the discovery log that leads to the fake under a name.
+func (f *fake) leads(typ nvme.SubsystemType, nqn string) nvme.DiscoveryEntry {
+	host, port, err := net.SplitHostPort(f.ln.Addr().String())
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return nvme.DiscoveryEntry{Transport: nvme.TransportTCP, Family: nvme.FamilyIPv4, Type: typ, Address: host, Service: port, Subsystem: nqn}
+}
+
+// Entries of two generations of the discovery log are not put together.
+func TestDiscoveryLogChanges(t *testing.T) {
+	f := newFake(t)
+	asked := 0
+	f.discovery = func() []byte {
+		if asked++; asked <= 2 { // the header, and the entry
+			return nvme.AppendDiscovery(nil, 1, []nvme.DiscoveryEntry{f.leads(nvme.SubsystemNVM, "nqn.old")})
+		}
+		return nvme.AppendDiscovery(nil, 2, []nvme.DiscoveryEntry{f.leads(nvme.SubsystemNVM, "nqn.new")})
+	}
+	log, err := Discover(t.Context(), Config{Address: f.ln.Addr().String(), HostNQN: hostNQN})
+	if err != nil || log.Generation != 2 || len(log.Records) != 1 || log.Records[0].Subsystem != "nqn.new" {
+		t.Errorf("%+v, %v", log, err)
+	}
+}
+
+// Referrals are followed once each, and not without end.
+func TestReferrals(t *testing.T) {
+	f := newFake(t)
+	refer := func(names ...string) {
+		var l []nvme.DiscoveryEntry
+		for _, n := range names {
+			l = append(l, f.leads(nvme.SubsystemReferral, n))
+		}
+		f.mu.Lock()
+		f.discovery = func() []byte { return nvme.AppendDiscovery(nil, 1, l) }
+		f.mu.Unlock()
+	}
+	cfg := Config{Address: f.ln.Addr().String(), HostNQN: hostNQN}
+	refer(nvme.DiscoveryNQN, "nqn.a") // to itself as well
+	if l, err := Follow(t.Context(), cfg); err != nil || len(l) != 2 {
+		t.Errorf("%d services, %v", len(l), err)
+	}
+	var many []string
+	for i := range 40 {
+		many = append(many, fmt.Sprintf("nqn.a%d", i))
+	}
+	refer(many...)
+	if l, err := Follow(t.Context(), cfg); err == nil || len(l) != 32 {
+		t.Errorf("%d services, %v", len(l), err)
 	}
 }
 

@@ -89,6 +89,19 @@ func TestOtherQueuesAfterReconnect(t *testing.T) {
 	}
 }
 
+// There are no more queues than the controller has granted of either kind.
+func TestFewerCompletionQueues(t *testing.T) {
+	f := newFake(t)
+	f.grant.Store(4)
+	f.completions.Store(2)
+	cfg := f.config()
+	cfg.Queues = 4
+	open(t, cfg)
+	if n := f.count("Connect"); n != 3 {
+		t.Errorf("%d queues, want the admin queue and 2", n)
+	}
+}
+
 // A controller that takes shorter transfers after a reconnect than before gets what was
 // outstanding, and what waited, in commands that it takes.
 func TestShorterTransfersAfterReconnect(t *testing.T) {

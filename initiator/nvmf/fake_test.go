@@ -710,6 +710,25 @@ func TestEndlessNamespaces(t *testing.T) {
 	}
 }
 
+// What a controller takes at once, and in one command, is no more than it says; a limit that no transfer reaches is none.
+func TestLimitsOfControllers(t *testing.T) {
+	for _, tt := range []struct {
+		mdts     uint8
+		commands uint16
+		depth    int
+		longest  int64
+	}{{0, 0, 64, 1 << 20}, {255, 0, 64, 1 << 20}, {1, 4, 4, 8 << 10}} {
+		f := newFake(t)
+		f.ident.MDTS, f.ident.MaxCmd = tt.mdts, tt.commands
+		cfg := f.config()
+		cfg.Queues, cfg.QueueDepth, cfg.MaxTransfer = 1, 64, 1<<20
+		n := open(t, cfg)
+		if d, l := n.QueueDepth(), n.Limits().MaxTransfer; d != tt.depth || l != tt.longest {
+			t.Errorf("MDTS %d, MAXCMD %d: %d commands of %d bytes, want %d of %d", tt.mdts, tt.commands, d, l, tt.depth, tt.longest)
+		}
+	}
+}
+
 // leads makes an entry of the discovery log that leads to the fake under a name.
 func (f *fake) leads(typ nvme.SubsystemType, nqn string) nvme.DiscoveryEntry {
 	host, port, err := net.SplitHostPort(f.ln.Addr().String())

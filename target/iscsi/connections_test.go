@@ -2,6 +2,7 @@ package iscsi
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"testing"
@@ -102,6 +103,23 @@ func TestJoinThroughAnotherGroup(t *testing.T) {
 	}
 	x.expectClosed()
 	r.nop(nil)
+}
+
+// The connections of a session are all over TLS, or none.
+func TestJoinBesideTLS(t *testing.T) {
+	s := serve(t, several(2))
+	r := s.session("MaxConnections=2")
+	id := &iscsi.LoginIdentity{SessionType: iscsi.NormalSession, InitiatorName: r.name, ISID: r.isid, TSIH: r.tsih, TargetName: testIQN}
+	for kind, want := range map[portal.Transport]iscsi.LoginStatus{portal.TCP: iscsi.LoginSuccess, portal.TLS: iscsi.LoginCannotInclude} {
+		l := &loginPhase{c: &conn{srv: s.Frontend, kind: kind, portal: s.listening.Portals()[0]}}
+		var refused iscsi.LoginError
+		if e, ok := errors.AsType[*iscsi.LoginError](l.admitMember(id, "")); ok {
+			refused = *e
+		}
+		if refused.Status != want {
+			t.Errorf("%v beside TCP: status %04x, want %04x", kind, uint16(refused.Status), uint16(want))
+		}
+	}
 }
 
 // A session limited to one connection takes no other.

@@ -90,6 +90,9 @@ func TestRefusedCommands(t *testing.T) {
 	protected := rw(nvme.OpRead, 0, 1)
 	protected.SetCDW(12, 1<<29)
 	page := make([]byte, 512)
+	if err := q.write(0, pattern(512, 1)); err != nil {
+		t.Fatal(err)
+	}
 	for _, tt := range []struct {
 		name string
 		s    nvme.SQE
@@ -108,6 +111,8 @@ func TestRefusedCommands(t *testing.T) {
 		{"more room than blocks", rw(nvme.OpRead, 0, 1), make([]byte, 1024), nil, nvme.SGLDataLengthInvalid},
 		{"no data", rw(nvme.OpWrite, 0, 1), nil, nil, nvme.SGLDataLengthInvalid},
 		{"longer than MDTS", rw(nvme.OpRead, 0, 8193), make([]byte, 8193*512), nil, nvme.InvalidField},
+		{"a second range behind the end", sqe(func(s *nvme.SQE) { s.NewDeallocate(1, 2) }), nil,
+			nvme.AppendDSMRange(nvme.AppendDSMRange(nil, nvme.BlockRange{LBA: 0, Blocks: 8}), nvme.BlockRange{LBA: blocks, Blocks: 1}), nvme.LBAOutOfRange},
 		{"parameters longer than MDTS", sqe(func(s *nvme.SQE) { s.NewDeallocate(1, 1) }), nil, make([]byte, 4<<20+512), nvme.InvalidField},
 		{"keys longer than MDTS", sqe(func(s *nvme.SQE) { s.NewReservation(nvme.OpReservationRegister, 1, nvme.RegisterKey, 0, false) }), nil, make([]byte, 4<<20+512), nvme.InvalidField},
 		{"PRP", prp, page, nil, nvme.InvalidField},
@@ -117,8 +122,15 @@ func TestRefusedCommands(t *testing.T) {
 			t.Errorf("%s: %v, want %v", tt.name, err, tt.want)
 		}
 	}
-	if _, err := q.readBlocks(0, 512); err != nil {
-		t.Error(err)
+	if got, err := q.readBlocks(0, 512); err != nil || !bytes.Equal(got, pattern(512, 1)) {
+		t.Errorf("block 0 is another: %v", err)
+	}
+	cc := sqe(func(s *nvme.SQE) {
+		s.NewPropertySet(nvme.PropCC, uint64(nvme.NewConfig(nvme.CommandSetAll, false)))
+		s[40] = 1
+	})
+	if _, err := h.do(cc, nil, nil); !errors.Is(err, nvme.InvalidField|nvme.DoNotRetry) {
+		t.Errorf("CC with 8 bytes: %v", err)
 	}
 }
 

@@ -236,6 +236,19 @@ func (h *host) shutdownDone() {
 	})
 }
 
+// A controller that has been shut down carries nothing out any more.
+func TestNothingAfterShutdown(t *testing.T) {
+	h := open(t, nil).attach(hostNQN, 10, 1)
+	if _, err := h.do(sqe(func(s *nvme.SQE) {
+		s.NewPropertySet(nvme.PropCC, uint64(nvme.NewConfig(nvme.CommandSetAll, true).WithShutdown(nvme.ShutdownNormal)))
+	}), nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.io[0].write(0, pattern(512, 1)); !errors.Is(err, nvme.CommandSequenceError|nvme.DoNotRetry) {
+		t.Errorf("a write: %v", err)
+	}
+}
+
 // The controller ends with its admin queue, and with a queue whose host breaks the
 // protocol: its other queues are closed.
 func TestQueueLost(t *testing.T) {

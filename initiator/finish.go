@@ -52,6 +52,20 @@ func (s *Session) stop(r *request, err error) {
 	}
 }
 
+// endLate ends what recovery has held back of a request, of all if that is nil: writes that timed out
+// with their connection. The caller holds s.mu.
+func (s *Session) endLate(only *request) {
+	late := s.rec.late
+	s.rec.late = nil
+	for _, r := range late {
+		if only != nil && r != only {
+			s.rec.late = append(s.rec.late, r)
+		} else if r.parts--; r.parts == 0 && r.state == reqRunning {
+			s.finish(r, r.cancel)
+		}
+	}
+}
+
 // failAll ends every request. There is no connection. The caller holds s.mu.
 func (s *Session) failAll(err error) {
 	for i := range s.tasks.slots {
@@ -59,7 +73,7 @@ func (s *Session) failAll(err error) {
 			s.endTask(t, err)
 		}
 	}
-	s.rec.endLate(nil)
+	s.endLate(nil)
 	s.wait.forget()
 	for _, q := range []*reqQueue{&s.wait.ctlQueue, &s.wait.queue} {
 		for r := q.First(); r != nil; r = q.First() {

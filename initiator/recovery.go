@@ -195,19 +195,6 @@ func (rec *recovery) holdBack(t *task) bool {
 	return true
 }
 
-// endLate ends what was held back of a request, of all if that is nil. The caller holds s.mu.
-func (rec *recovery) endLate(only *request) {
-	late := rec.late
-	rec.late = nil
-	for _, r := range late {
-		if only != nil && r != only {
-			rec.late = append(rec.late, r)
-		} else if r.parts--; r.parts == 0 && r.state == reqRunning {
-			rec.s.finish(r, r.cancel)
-		}
-	}
-}
-
 // give fails the session for good. The caller holds s.mu.
 func (rec *recovery) give(err error) {
 	s := rec.s
@@ -359,7 +346,7 @@ func (rec *recovery) reinstate() error {
 		}
 	}
 	s.event(Event{Kind: EventRecovered, Detail: c.dm.Describe(), Down: time.Since(rec.lost), Replayed: n})
-	rec.endLate(nil)
+	rec.s.endLate(nil)
 	s.pump()
 	s.unlock()
 	c.kick()

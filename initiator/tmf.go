@@ -237,7 +237,7 @@ func (s *Session) abandon(r *request, err error) {
 			s.endTask(t, err)
 		}
 	}
-	s.rec.endLate(r)
+	s.endLate(r)
 	if r.parts == 0 && r.state == reqRunning {
 		s.finish(r, err)
 	}

@@ -124,7 +124,7 @@ func cmdStartStop(t *Task) {
 		t.good()
 	case !lu.cfg.Removable:
 		t.badCDB(4)
-	case !start && lu.removalPrevented(): // loading removes nothing; Linux prevents removal as it opens a device to load it
+	case lu.removalPrevented(): // loading, too: libiscsi's suite has it so
 		t.illegal(spc.ASCRemovalPrevented)
 	case start:
 		if lu.disk == nil {

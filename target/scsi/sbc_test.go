@@ -240,9 +240,10 @@ func TestRemovable(t *testing.T) {
 		r.on(b, 0, cdb, nil, 512).sense(spc.KeyNotReady, spc.ASCMediumNotPresent)
 	}
 	r.on(a, 0, spc.AppendInquiry(nil, 36), nil, 36).good()
-	r.on(a, 0, prevent, nil, 0).good() // as Linux does when it opens the device for `eject -t`
+	r.on(a, 0, prevent, nil, 0).good()
+	r.on(a, 0, load, nil, 0).illegal(spc.ASCRemovalPrevented) // *suite* PreventAllow.Eject
+	r.on(a, 0, allow, nil, 0).good()
 	r.on(a, 0, load, nil, 0).good()
-	r.on(a, 0, eject, nil, 0).illegal(spc.ASCRemovalPrevented)
 	r.on(b, 0, spc.AppendTestUnitReady(nil), nil, 0).sense(spc.KeyUnitAttention, spc.ASCMediumMayHaveChanged)
 	r.on(b, 0, spc.AppendRead(nil, 0, 1, false), nil, 512).good()
 	// Without any medium.

@@ -528,6 +528,13 @@ func TestUpgradeUntold(t *testing.T) {
 	}
 	t.Setenv("NOTIFY_SOCKET", name)
 	s := serveProgram(t, "--export", "m=memory,size=8MiB")
+	for said, b := "", make([]byte, 1024); !strings.Contains(said, "READY=1"); {
+		n, err := manager.Read(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		said = string(b[:n])
+	}
 	_ = manager.Close()
 	if err := os.Remove(name); err != nil && !errors.Is(err, os.ErrNotExist) {
 		t.Fatal(err)

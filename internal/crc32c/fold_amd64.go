@@ -100,7 +100,11 @@ func (k *foldKeys) reducing(poly uint32) *foldKeys {
 func Update(crc uint32, p []byte) uint32 {
 	if folding != noFolding && len(p) >= foldMin {
 		n := len(p) &^ (foldBlock - 1)
-		crc = ^fold(^crc, p[:n], keys)
+		if folding == width128 { // which wants CRC32, too: see widest
+			crc = ^beside128(^crc, p[:n], &onward, keys)
+		} else {
+			crc = ^fold(^crc, p[:n], keys)
+		}
 		p = p[n:]
 	}
 	if canStep && len(p) < stepMax {
@@ -134,11 +138,19 @@ type joint struct {
 
 var joints = [...]joint{newJoint(4 << 10), newJoint(1 << 10)}
 
-// newJoint computes by: x^(8 lane - 32), which is what zeroes make of x^0, one place up as power
-// has it. The other 32 are the instruction's, which reduces the product.
-func newJoint(lane int) joint {
-	return joint{lane, uint64(^crc32.Update(^uint32(1<<31), castagnoli, make([]byte, lane-4))) << 1}
+func newJoint(lane int) joint { return joint{lane, past(lane)} }
+
+// past is by what a register of CRC32C is multiplied to move on by n bytes: x^(8n - 32), which is what
+// zeroes make of x^0, one place up as power has it. The other 32 are those of the CRC32 instruction,
+// which reduces the product.
+func past(n int) uint64 {
+	return uint64(^crc32.Update(^uint32(1<<31), castagnoli, make([]byte, n-4))) << 1
 }
+
+// moves move registers on by the lanes of beside128.
+type moves struct{ block, two, one uint64 } // past 256, 128 and 64 bytes
+
+var onward = moves{past(256), past(128), past(64)}
 
 // UpdateIEEE is Update for Ethernet's CRC-32.
 func UpdateIEEE(crc uint32, p []byte) uint32 {
@@ -208,6 +220,13 @@ func join256(reg uint32, p *byte, lane int, by uint64, k *foldKeys) uint32
 
 //go:noescape
 func fold128(reg uint32, p []byte, k *foldKeys) uint32
+
+// beside128 continues the register of a CRC32C over p, by blocks of four lanes of 64 bytes: three go
+// through the CRC32 instruction, beside them the fourth is folded. Preconditions: those of fold, and k
+// Castagnoli's.
+//
+//go:noescape
+func beside128(reg uint32, p []byte, m *moves, k *foldKeys) uint32
 
 // step continues the register of a CRC over p with the processor's CRC32 instruction.
 //

@@ -449,6 +449,128 @@ multiply:
 	MOVL AX, ret+40(FP)
 	RET
 
+// SUMS adds up the eight bytes AT from here in each of three lanes of 64 bytes.
+#define SUMS(AT) \
+	CRC32Q (AT)(SI), R10; \
+	CRC32Q (AT+64)(SI), R11; \
+	CRC32Q (AT+128)(SI), R12
+
+// BESIDE is NEXT128 in a fourth lane, AT bytes from its beginning, beside as much of the three.
+#define BESIDE(X, AT, A, B) \
+	NEXT128(X, (AT+192), A, B); \
+	SUMS(AT); \
+	SUMS(AT+8)
+
+// MOVED makes R8, the register of all lanes of three that came before, that of R10, R11 and R12, too:
+// each is moved on to the end of the last one, by a multiplication, and the sum reduced.
+#define MOVED \
+	MOVQ R8, X8; \
+	PCLMULQDQ $0x00, X14, X8; \
+	MOVQ R10, X9; \
+	PCLMULQDQ $0x10, X14, X9; \
+	MOVQ R11, X10; \
+	MOVQ 16(DI), X11; \
+	PCLMULQDQ $0x00, X11, X10; \
+	PXOR X9, X8; \
+	PXOR X10, X8; \
+	MOVQ X8, AX; \
+	XORL R8, R8; \
+	CRC32Q AX, R8; \
+	XORL R12, R8
+
+// BLOCKBESIDE takes one block of 256 bytes. The sums of the one before are put together meanwhile.
+#define BLOCKBESIDE \
+	MOVED; \
+	XORL R10, R10; \
+	XORL R11, R11; \
+	XORL R12, R12; \
+	BESIDE(X0, 0, X4, X5); \
+	BESIDE(X1, 16, X6, X7); \
+	BESIDE(X2, 32, X12, X13); \
+	BESIDE(X3, 48, X4, X5); \
+	ADDQ $256, SI; \
+	SUBQ $256, CX
+
+// FETCHFAR fetches the block that lies R13 bytes ahead.
+#define FETCHFAR \
+	PREFETCHT0 (SI)(R13*1); \
+	PREFETCHT0 64(SI)(R13*1); \
+	PREFETCHT0 128(SI)(R13*1); \
+	PREFETCHT0 192(SI)(R13*1)
+
+// func beside128(reg uint32, p []byte, m *moves, k *foldKeys) uint32
+TEXT ·beside128(SB), NOSPLIT, $0-52
+	MOVL reg+0(FP), R10
+	MOVQ p_base+8(FP), SI
+	MOVQ p_len+16(FP), CX
+	MOVQ m+32(FP), DI
+	MOVQ k+40(FP), DX
+	XORL R8, R8
+	XORL R11, R11
+	XORL R12, R12
+
+	// How far ahead: a little more in long messages.
+	MOVQ    $512, R13
+	MOVQ    $768, AX
+	CMPQ    CX, $LONG
+	CMOVQGE AX, R13
+
+	CMPQ CX, R13
+	JLE  first
+	FETCHFAR
+
+first:
+	MOVOU 192(SI), X0
+	MOVOU 208(SI), X1
+	MOVOU 224(SI), X2
+	MOVOU 240(SI), X3
+	SUMS(0)
+	SUMS(8)
+	SUMS(16)
+	SUMS(24)
+	SUMS(32)
+	SUMS(40)
+	SUMS(48)
+	SUMS(56)
+	ADDQ  $256, SI
+	SUBQ  $256, CX
+
+	MOVOU (DX), X15
+	MOVOU (DI), X14
+
+	CMPQ CX, R13
+	JLE  near
+
+far:
+	FETCHFAR
+	BLOCKBESIDE
+	CMPQ CX, R13
+	JGT  far
+
+near:
+	BLOCKBESIDE
+	JNZ near
+
+	// The three lanes' register moves on to the end of the fourth.
+	MOVED
+	MOVQ      R8, X9
+	MOVQ      16(DI), X8
+	PCLMULQDQ $0x00, X8, X9
+	MOVQ      X9, R10
+	XORL      R9, R9
+	CRC32Q    R10, R9
+
+	// Four pieces to two, to one, which is worth as much as the fourth lane.
+	MOVOU 48(DX), X15
+	ONTO128(X0, X2, X8)
+	ONTO128(X1, X3, X8)
+	MOVOU 64(DX), X15
+	ONTO128(X2, X3, X8)
+	CRC16(X3)
+	XORL R9, R8
+	MOVL R8, ret+48(FP)
+	RET
+
 // func step(reg uint32, p []byte) uint32
 TEXT ·step(SB), NOSPLIT, $0-36
 	MOVL reg+0(FP), AX

@@ -55,6 +55,16 @@ func msgCall(call uintptr, fd int, h *unix.Msghdr, flags int, soon bool) (n uint
 	return n, e
 }
 
+// pieceCall is msgCall for one piece, by sendto or recvfrom, which have less to look at.
+func pieceCall(call uintptr, fd int, p Vec, flags int, soon bool) (n uintptr, e syscall.Errno) {
+	if soon {
+		n, _, e = unix.RawSyscall6(call, uintptr(fd), uintptr(unsafe.Pointer(p.Base)), uintptr(p.Len), uintptr(flags), 0, 0)
+	} else {
+		n, _, e = unix.Syscall6(call, uintptr(fd), uintptr(unsafe.Pointer(p.Base)), uintptr(p.Len), uintptr(flags), 0, 0)
+	}
+	return n, e
+}
+
 const sendFlags = unix.MSG_DONTWAIT | unix.MSG_NOSIGNAL
 
 // Writev sends v in one non-blocking call. For soon see msgCall.
@@ -79,7 +89,13 @@ func (c *Conn) send(v []Vec, flags int, soon bool) (int, error) {
 	c.tx.Iov = unsafe.SliceData(v)
 	c.tx.Iovlen = uint64(len(v))
 	for {
-		n, e := msgCall(unix.SYS_SENDMSG, c.fd, &c.tx, flags, soon)
+		var n uintptr
+		var e syscall.Errno
+		if len(v) == 1 { // as many messages are
+			n, e = pieceCall(unix.SYS_SENDTO, c.fd, v[0], flags, soon)
+		} else {
+			n, e = msgCall(unix.SYS_SENDMSG, c.fd, &c.tx, flags, soon)
+		}
 		if e == unix.EINTR {
 			continue
 		}
@@ -116,9 +132,15 @@ func (c *Conn) readv(v []Vec, soon bool) (int, error) {
 	}
 	c.rx.Iov = unsafe.SliceData(v)
 	c.rx.Iovlen = uint64(len(v))
-	flags := c.readvFlags(soon)
+	flags := int(c.readvFlags(soon))
 	for {
-		n, e := msgCall(unix.SYS_RECVMSG, c.fd, &c.rx, int(flags), soon)
+		var n uintptr
+		var e syscall.Errno
+		if len(v) == 1 {
+			n, e = pieceCall(unix.SYS_RECVFROM, c.fd, v[0], flags, soon)
+		} else {
+			n, e = msgCall(unix.SYS_RECVMSG, c.fd, &c.rx, flags, soon)
+		}
 		if e == unix.EINTR && !c.call.waited {
 			continue
 		}
@@ -200,8 +222,9 @@ func (c *Conn) readAsk(v []Vec, p []byte, soon bool) (n int, err error) {
 }
 
 func (c *Conn) recv(p []byte, flags uintptr) (int, error) {
+	v := Vec{Base: unsafe.SliceData(p), Len: uint64(len(p))}
 	for {
-		n, _, e := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(c.fd), uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)), flags, 0, 0)
+		n, e := pieceCall(unix.SYS_RECVFROM, c.fd, v, int(flags), true)
 		if e == unix.EINTR && !c.call.waited {
 			continue
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 
@@ -39,13 +40,17 @@ func (s *Spec) stored() int64 {
 
 // Manager opens volumes of several groups; a group is opened once for all of
 // its volumes. The zero value with a Config is ready.
+//
+// Opening and closing wait for disks, so mu is not held then: who opens or closes a group has
+// the turn of its name. A disk that hangs holds its own group up, and not the others.
 type Manager struct {
 	Config Config
 
 	mu       sync.Mutex // guards what follows
 	groups   map[string]*Group
-	expected map[string]*Handed // by another process and not opened yet
-	lost     map[string]error   // of these, until Forget: why a group could not be had
+	turns    map[string]chan struct{} // names whose turn somebody has; closed when that is over
+	expected map[string]*Handed       // by another process and not opened yet
+	lost     map[string]error         // of these, until Forget: why a group could not be had
 }
 
 // Open opens a volume, made first if the spec has a size and it is missing.
@@ -114,41 +119,66 @@ func (m *Manager) Groups() []string {
 	return out
 }
 
+// begin takes the turn of a name, which end gives back.
+func (m *Manager) begin(name string) (end func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for m.turns[name] != nil {
+		over := m.turns[name]
+		m.mu.Unlock()
+		<-over
+		m.mu.Lock()
+	}
+	if m.turns == nil {
+		m.turns = map[string]chan struct{}{}
+	}
+	over := make(chan struct{})
+	m.turns[name] = over
+	return func() {
+		m.mu.Lock()
+		delete(m.turns, name)
+		m.mu.Unlock()
+		close(over)
+	}
+}
+
 // group returns the group of s: the one that is open, the one that another process has handed over,
 // or one that it opens.
 func (m *Manager) group(s Spec) (*Group, error) {
+	defer m.begin(s.VG)()
 	m.mu.Lock()
-	defer m.mu.Unlock()
-	if g := m.groups[s.VG]; g != nil {
-		return g, nil
-	}
-	var g *Group
-	var err error
-	if err := m.lost[s.VG]; err != nil {
-		return nil, err
-	}
-	if h := m.expected[s.VG]; h != nil {
+	g, lost, h := m.groups[s.VG], m.lost[s.VG], m.expected[s.VG]
+	if g == nil && lost == nil {
 		delete(m.expected, s.VG)
-		if g, err = m.adopt(h); err != nil {
-			// Its disks are the old process's as long as that has not ended: who opened them anew
-			// would be told of that, and not of the reason.
-			err = fmt.Errorf("volume group %q, which another process has handed over, cannot be had: %w", s.VG, err)
-			if m.lost == nil {
-				m.lost = map[string]error{}
-			}
-			m.lost[s.VG] = err
-		}
-	} else {
+	}
+	m.mu.Unlock()
+	var err error
+	switch {
+	case g != nil || lost != nil:
+		return g, lost
+	case h != nil:
+		g, err = m.adopt(h)
+	default:
 		g, err = m.openGroup(s)
 	}
-	if err != nil {
-		return nil, err
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch {
+	case err == nil:
+		if m.groups == nil {
+			m.groups = map[string]*Group{}
+		}
+		m.groups[s.VG] = g
+	case h != nil:
+		// Its disks are the old process's as long as that has not ended: who opened them anew
+		// would be told of that, and not of the reason.
+		err = fmt.Errorf("volume group %q, which another process has handed over, cannot be had: %w", s.VG, err)
+		if m.lost == nil {
+			m.lost = map[string]error{}
+		}
+		m.lost[s.VG] = err
 	}
-	if m.groups == nil {
-		m.groups = map[string]*Group{}
-	}
-	m.groups[s.VG] = g
-	return g, nil
+	return g, err
 }
 
 // openGroup opens the group of s, and creates its files and the group where s asks for
@@ -187,27 +217,44 @@ func (m *Manager) openGroup(s Spec) (*Group, error) {
 // Drop closes a group, whose volumes must have been closed: if one is open the group stays open,
 // and Group finds it. With any other error it has closed, not well.
 func (m *Manager) Drop(name string) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	g := m.groups[name]
+	defer m.begin(name)()
+	g := m.Group(name)
 	if g == nil {
 		return fmt.Errorf("volume group %q %w", name, vg.ErrNotFound)
 	}
 	err := g.Close()
 	if g.closed() { // ErrInUse may also be that of a disk
-		delete(m.groups, name)
+		m.forgetGroup(name)
 	}
 	return err
 }
 
-// Close closes all groups; their volumes must have been closed.
-func (m *Manager) Close() error {
+func (m *Manager) forgetGroup(name string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	delete(m.groups, name)
+}
+
+// Close closes all groups, those that are being opened too; their volumes must have been closed.
+func (m *Manager) Close() error {
+	m.mu.Lock()
+	names := slices.AppendSeq(slices.Collect(maps.Keys(m.groups)), maps.Keys(m.turns))
+	m.mu.Unlock()
+	slices.Sort(names)
 	var errs []error
-	for _, g := range m.groups {
-		errs = append(errs, g.Close())
+	for _, name := range slices.Compact(names) {
+		errs = append(errs, m.shut(name))
 	}
-	m.groups = nil
 	return errors.Join(errs...)
+}
+
+// shut closes a group, if it is open, whatever comes of it.
+func (m *Manager) shut(name string) error {
+	defer m.begin(name)()
+	g := m.Group(name)
+	if g == nil {
+		return nil
+	}
+	m.forgetGroup(name)
+	return g.Close()
 }

@@ -140,3 +140,46 @@ func TestDrop(t *testing.T) {
 	}
 	must(t, m.Close())
 }
+
+// TestHungDisk: a disk that does not answer while its group is opened holds that group up, twice asked for
+// and opened once, and no other one.
+func TestHungDisk(t *testing.T) {
+	cfg, dir := fileConfig(t)
+	hung, answers := make(chan struct{}, 1), make(chan struct{})
+	cfg.Open = func(p string) (blockdev.Device, error) {
+		if filepath.Base(p) == "hung.img" {
+			hung <- struct{}{}
+			<-answers
+		}
+		return open.Open(open.Spec{Path: p})
+	}
+	m := &Manager{Config: cfg}
+	spec := func(vg string) Spec {
+		return Spec{VG: vg, LV: "data", Devices: []string{filepath.Join(dir, vg+".img")}, Size: 4 << 20, DeviceSize: 64 << 20}
+	}
+	opened := make(chan error, 2)
+	for range 2 {
+		go func() {
+			v, err := m.Open(spec("hung"))
+			if err == nil {
+				err = v.Close()
+			}
+			opened <- err
+		}()
+	}
+	<-hung
+	v, err := m.Open(spec("well"))
+	must(t, err)
+	must(t, v.Close())
+	if got := m.Groups(); len(got) != 1 || got[0] != "well" {
+		t.Errorf("groups %v", got)
+	}
+	must(t, m.Drop("well"))
+	close(answers)
+	must(t, <-opened)
+	must(t, <-opened)
+	must(t, m.Close())
+	if len(hung) != 0 {
+		t.Error("the disk was opened twice")
+	}
+}

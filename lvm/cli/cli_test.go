@@ -742,3 +742,45 @@ func TestImportAfterWrite(t *testing.T) {
 		}
 	}
 }
+
+// TestPercentInStripes: a percentage of what is free is made down to whole stripes, as lvm2 does, where a size is
+// made up to them; a volume that is made larger goes on with those that it has.
+func TestPercentInStripes(t *testing.T) {
+	s := newShell(t)
+	s.group()
+	extents := func(lv string) int {
+		t.Helper()
+		n, err := strconv.Atoi(strings.TrimSpace(s.run("lvs", "--noheadings", "-o", "seg_size_pe", "vg0/"+lv)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	free := func() int {
+		t.Helper()
+		n, err := strconv.Atoi(strings.TrimSpace(s.run("vgs", "--noheadings", "-o", "vg_free_count", "vg0")))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	s.says("created", "lvcreate", "-l", "3", "-i2", "-n", "up", "vg0")
+	if n := extents("up"); n != 4 {
+		t.Errorf("3 extents in two stripes are %d", n)
+	}
+	s.says("created", "lvcreate", "-l", "1", "-n", "odd", "vg0", s.disks[0])
+	left := free()
+	if left%2 != 1 {
+		t.Fatalf("%d extents are free", left)
+	}
+	s.says("created", "lvcreate", "-l", "100%FREE", "-i2", "-n", "all", "vg0")
+	if n := extents("all"); n != left-1 {
+		t.Errorf("of %d free extents %d have become two stripes", left, n)
+	}
+	s.says("removed", "lvremove", "-y", "vg0/all")
+	s.says("created", "lvcreate", "-l", "4", "-i2", "-n", "half", "vg0")
+	s.says("successfully resized", "lvextend", "-l", "+100%FREE", "vg0/half")
+	if n := extents("half"); n != left-1 {
+		t.Errorf("the volume of two stripes has grown to %d extents of %d", n, left)
+	}
+}

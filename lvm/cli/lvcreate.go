@@ -179,7 +179,7 @@ func (a lvCreation) createPlain(g *lvm.Group, o lvcreateFlags, from []vg.Range) 
 	if o.stripes > 1 && ss == 0 {
 		a.say("Using default stripesize %s.", sizeWords(lvm.DefaultStripe*512))
 	}
-	return g.Create(lvm.CreateOptions{Name: o.name, Extents: n, Stripes: o.stripes, StripeSize: ss, Policy: o.alloc, From: from,
+	return g.Create(lvm.CreateOptions{Name: o.name, Extents: o.whole(n, 0, o.stripes), Stripes: o.stripes, StripeSize: ss, Policy: o.alloc, From: from,
 		Tags: o.tags, ReadOnly: o.perm == "r", NoZero: o.zero == "n"}, a.why())
 }
 
@@ -229,7 +229,7 @@ func (a lvCreation) createPool(g *lvm.Group, o *lvcreateFlags, lv string, from [
 	if err != nil {
 		return err
 	}
-	p := lvm.PoolOptions{Name: name, Extents: n, Chunk: int64(chunk), NoZero: o.zero == "n", Discards: o.discards,
+	p := lvm.PoolOptions{Name: name, Extents: o.whole(n, 0, o.stripes), Chunk: int64(chunk), NoZero: o.zero == "n", Discards: o.discards,
 		ErrorWhenFull: o.errorWhenFull == "y", NoSpare: o.spare == "n", Policy: o.alloc, From: from, Stripes: o.stripes, StripeSize: ss}
 	if o.metaSize != "" {
 		if p.MetaExtents, err = a.extents(g, sizing{size: o.metaSize}, 0, 0); err != nil {

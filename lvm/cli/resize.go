@@ -114,7 +114,24 @@ func (a lvSizing) newSize(o resizeFlags, args []string) (*lvm.Group, *meta.LV, u
 		o.extents = "+100%FREE"
 	}
 	n, err := a.extents(g, o.sizing, lv.Extents(), 0)
-	return g, lv, n, err
+	if o.stripes == 0 {
+		o.stripes = stripesAtEnd(g.Metadata(), lv)
+	}
+	return g, lv, o.whole(n, lv.Extents(), o.stripes), err
+}
+
+// stripesAtEnd is how many stripes a volume goes on with; a pool, as its data does.
+func stripesAtEnd(v *meta.VG, lv *meta.LV) int {
+	k := len(lv.Segments)
+	switch {
+	case k == 0:
+		return 0
+	case lv.Segments[0].Type == meta.ThinPool:
+		if data := v.LV(lv.Segments[0].Pool); data != nil && data != lv {
+			return stripesAtEnd(v, data)
+		}
+	}
+	return len(lv.Segments[k-1].Stripes)
 }
 
 // extend gives a volume n extents, the new ones from pvs if there are any.

@@ -148,6 +148,15 @@ func (s sizing) resolve(a *app, x *vg.Group, base, origin uint64) (uint64, error
 	return n, nil
 }
 
+// whole leaves out what n extents have beyond base and whole stripes, if they come from a percentage: all
+// that is free need not be a multiple. Other sizes are made up to one.
+func (s sizing) whole(n, base uint64, stripes int) uint64 {
+	if k := uint64(max(stripes, 1)); strings.Contains(s.extents, "%") && n > base && n-base >= k {
+		n -= (n - base) % k
+	}
+	return n
+}
+
 // unit is a choice of --units: a letter, perhaps with a number before it.
 type unit struct {
 	letter byte

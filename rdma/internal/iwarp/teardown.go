@@ -16,7 +16,6 @@ import (
 const (
 	termTimeout   = 500 * time.Millisecond // to get a Terminate out
 	lingerTimeout = 500 * time.Millisecond // for the peer's FIN behind it
-	drainTimeout  = 10 * time.Second       // without a byte, either way, before a graceful close has sent FIN
 	finTimeout    = 3 * time.Second        // for the peer's FIN after a graceful close
 )
 
@@ -117,26 +116,10 @@ func (qp *QP) Drain() {
 	if !qp.tx.busy {
 		qp.tx.finLocked()
 	}
-	if !qp.tx.finSent {
-		qp.drainingLocked(qp.movedLocked())
+	if !qp.tx.finSent { // a peer that neither takes nor answers anything would keep the connection for ever
+		qp.tx.fin = qp.WatchDrainLocked(qp.movedLocked, func() bool { return qp.tx.finSent }, "the peer has taken and sent nothing")
 	}
 	qp.halt.goOnLocked() // somebody has to read the peer's FIN
-}
-
-// drainingLocked ends a graceful close of which nothing goes on any more: a peer that neither takes nor answers
-// anything would keep the connection for ever. before is what had moved when it was looked last.
-func (qp *QP) drainingLocked(before uint64) {
-	qp.tx.fin = time.AfterFunc(drainTimeout, func() {
-		qp.Mu.Lock()
-		defer qp.Mu.Unlock()
-		switch now := qp.movedLocked(); {
-		case qp.tx.finSent || qp.Dying.Load():
-		case now == before:
-			qp.FailLocked(fmt.Errorf("%w: the peer has taken and sent nothing for %v, and what was queued before the end is not done", verbs.ErrTimeout, drainTimeout))
-		default:
-			qp.drainingLocked(now)
-		}
-	})
 }
 
 // movedLocked counts the bytes that the connection has moved.

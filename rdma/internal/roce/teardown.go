@@ -2,39 +2,17 @@ package roce
 
 import (
 	"errors"
-	"fmt"
-	"time"
 
 	"softiser/rdma/internal/roce/rc"
-	"softiser/rdma/internal/verbs"
 )
-
-// drainTimeout is how long a graceful end waits for the peer's next answer to what was queued before.
-const drainTimeout = 10 * time.Second
 
 // Drain is that of base, within bounds: a peer without a receive buffer may say so for ever. See
 // verbs.Engine.
 func (qp *QP) Drain() {
 	if !qp.SQ.Empty() {
-		qp.drainingLocked(qp.req.Answered())
+		qp.closing = qp.WatchDrainLocked(qp.req.Answered, func() bool { return qp.ending }, "the peer has answered nothing")
 	}
 	qp.kick()
-}
-
-// drainingLocked ends a graceful close of which nothing goes on any more. before is what had been
-// answered when it was looked last.
-func (qp *QP) drainingLocked(before uint64) {
-	qp.closing = time.AfterFunc(drainTimeout, func() {
-		qp.Mu.Lock()
-		defer qp.Mu.Unlock()
-		switch now := qp.req.Answered(); {
-		case qp.ending || qp.Dying.Load():
-		case now == before:
-			qp.FailLocked(fmt.Errorf("%w: the peer has answered nothing for %v, and what was queued before the end is not done", verbs.ErrTimeout, drainTimeout))
-		default:
-			qp.drainingLocked(now)
-		}
-	})
 }
 
 // drainedLocked says whether the handshake of a graceful end is to begin.

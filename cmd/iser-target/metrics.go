@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"net"
 	"net/http"
 	"runtime"
 	"strconv"
@@ -12,11 +13,16 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"go.uber.org/zap"
+	"golang.org/x/net/netutil"
 
 	"softiser/internal/handover"
 	"softiser/target"
 	"softiser/target/statuspage"
 )
+
+// metricsConns is how many connections the metrics listener has at a time: whoever reaches it is not to
+// use up the descriptors of a target. Others wait until one ends, the silent ones for the timeouts.
+const metricsConns = 128
 
 // serveMetrics answers Prometheus, and who asks for the state of the process, if that is
 // configured. What is there is to be read, by whoever reaches the address.
@@ -25,14 +31,19 @@ func (a *app) serveMetrics(ctx context.Context, ln *handover.Listener) {
 		return
 	}
 	a.log.Info("metrics", zap.String("url", "http://"+ln.Addr().String()+"/metrics"))
-	srv := &http.Server{Handler: observers(a.reg.Status), ReadHeaderTimeout: 5 * time.Second}
+	srv := &http.Server{
+		Handler: observers(a.reg.Status), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second,
+		WriteTimeout: time.Minute, IdleTimeout: 30 * time.Second, MaxHeaderBytes: 16 << 10,
+	}
 	context.AfterFunc(ctx, func() { srv.Close() })
 	a.services.Go(func() {
-		if err := srv.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
+		if err := srv.Serve(fewAtATime(ln)); !errors.Is(err, http.ErrServerClosed) {
 			a.log.Error("metrics endpoint failed", zap.Error(err))
 		}
 	})
 }
+
+func fewAtATime(ln net.Listener) net.Listener { return netutil.LimitListener(ln, metricsConns) }
 
 // observers are what the metrics listener answers.
 func observers(status func() target.Status) http.Handler {

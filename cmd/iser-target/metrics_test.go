@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/netip"
 	"os/exec"
@@ -10,6 +11,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"softiser/initiator"
 	"softiser/internal/await"
@@ -107,4 +109,47 @@ admin: {metrics: %q}
 		return strings.Contains(text, `{reason="no_such_target"} 1`)
 	})
 	return text, roce
+}
+
+// TestMetricsConnections: whoever reaches the metrics listener has no more than metricsConns descriptors
+// of the target; the next one gets in when one ends.
+func TestMetricsConnections(t *testing.T) {
+	all, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ln := fewAtATime(all)
+	defer ln.Close()
+	came := make(chan net.Conn)
+	go func() {
+		defer close(came)
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			came <- c
+		}
+	}()
+	for range metricsConns + 1 {
+		c, err := net.Dial("tcp", all.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+	}
+	var open []net.Conn
+	for range metricsConns {
+		open = append(open, <-came)
+	}
+	select {
+	case <-came:
+		t.Errorf("%d connections are there at once", metricsConns+1)
+	case <-time.After(50 * time.Millisecond):
+	}
+	open[0].Close()
+	last := <-came
+	for _, c := range append(open, last) {
+		c.Close()
+	}
 }

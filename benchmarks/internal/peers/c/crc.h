@@ -1,5 +1,5 @@
 /* What a CRC of n bytes costs: folding by carry-less multiplication, eight registers as wide as
- * the processor has them, each line fetched 2 KiB ahead, as crc32c of the product does it. What
+ * the processor has them, each line fetched 2 KiB ahead, as crc32c of the product does it, by 128 bits without the CRC32 instruction beside. What
  * comes out means nothing, and a rest of less than eight registers is left out. On processors
  * other than x86-64 the memory is only read. */
 #if defined(__x86_64__)

@@ -260,6 +260,49 @@ func TestCarriedUnderWay(t *testing.T) {
 	}
 }
 
+// A write that is refused may wait for a slot with all of its payload read and dropped. It goes to the
+// next process whole: what follows it is no payload.
+func TestCarriedRefusedWithoutASlot(t *testing.T) {
+	la, lb := newMemLUN(t, 1<<20), newMemLUN(t, 1<<20)
+	held := make(chan struct{})
+	la.hook = func(*blockio.Request) error { <-held; return nil }
+	a, path := serveUnix(t, Config{Exports: []*Export{{Name: "vol", LUN: la}}, Depth: 1})
+	b, _ := serveLUN(t, lb)
+	c := connected(t, a, path)
+	data := bytes.Repeat([]byte{0x5a}, 512)
+	c.write(bytes.Join([][]byte{
+		requestBytes(0, CmdWrite, 1, 0, 512), data, // has the only slot
+		requestBytes(0, CmdWrite, 2, 1<<20, 512), data, // behind the end
+		requestBytes(0, CmdWrite, 3, 512, 512), data,
+	}, nil))
+	await.True(t, "the refused write waits for the slot", func() bool {
+		x := a.connList()[0]
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		return x.waiting && x.inFlight == 1
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	go func() {
+		await.Until(func() bool { return a.all(func(x stillness) bool { return !x.reads }) })
+		cancel()
+	}()
+	if n, err := a.Rest(ctx); err != nil || n != 1 {
+		t.Fatalf("%d requests are under way, %v", n, err)
+	}
+	over(t, a, b)
+	close(held)
+	for range 3 {
+		r := c.recv(0)
+		if want := map[uint64]uint32{1: 0, 2: errNoSpace, 3: 0}[r.cookie]; r.errno != want {
+			t.Errorf("reply %+v, want %d", r, want)
+		}
+	}
+	if !bytes.Equal(lb.content()[:1024], bytes.Repeat(data, 2)) {
+		t.Error("what was written is not there")
+	}
+}
+
 func under(s *Server) (n int) {
 	for _, c := range s.connList() {
 		n += c.stillness().under

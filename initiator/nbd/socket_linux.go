@@ -168,11 +168,10 @@ func (r *reader) readInto(p []byte) error {
 	return nil
 }
 
-// skip reads n bytes away.
+// skip reads n bytes, which are left, away.
 func (r *reader) skip(n int) error {
 	for n > 0 {
 		if r.r == r.w {
-			r.left = n
 			if _, err := r.peek(1); err != nil {
 				if err == io.EOF {
 					err = io.ErrUnexpectedEOF
@@ -183,6 +182,7 @@ func (r *reader) skip(n int) error {
 		k := min(n, r.w-r.r)
 		r.r += k
 		n -= k
+		r.left = n // also when none is: the answer may wait for a slot, and rest there
 	}
 	return nil
 }

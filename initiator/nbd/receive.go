@@ -98,11 +98,10 @@ func (c *conn) request(in request) error {
 
 // check returns the error number of a request that cannot be carried out.
 func (c *conn) check(in *request) uint32 {
-	allowed := uint16(0)
+	allowed := uint16(cmdFUA) // the protocol wants it accepted with every command
 	ro := c.exp.ReadOnly
 	switch in.cmd {
 	case CmdRead:
-		allowed = cmdFUA // the protocol allows and ignores it
 		if c.agreed.structured {
 			allowed |= cmdDF
 		}
@@ -113,18 +112,16 @@ func (c *conn) check(in *request) uint32 {
 			return errOverflow // the protocol's error for a reply that does not fit into the one chunk that was asked for
 		}
 	case CmdWrite:
-		allowed = cmdFUA
 	case CmdTrim:
-		allowed = cmdFUA
 		if !ro && !c.exp.LUN.Info().Discard {
 			return errInval
 		}
 	case CmdWriteZeroes:
-		allowed = cmdFUA | cmdNoHole | cmdFastZero
+		allowed |= cmdNoHole | cmdFastZero
 	case CmdFlush, CmdDisc:
 		return 0
 	case CmdBlockStatus:
-		allowed = cmdReqOne
+		allowed |= cmdReqOne
 		if !c.agreed.allocation || in.n == 0 {
 			return errInval
 		}

@@ -186,6 +186,10 @@ func TestBlockStatus(t *testing.T) {
 	if r := c.do(cmdReqOne, CmdBlockStatus, 0, 1<<20, nil); len(r.data) != 8 {
 		t.Errorf("one extent: % x", r.data)
 	}
+	// Clients may set FUA on any command.
+	if r := c.do(cmdFUA|cmdReqOne, CmdBlockStatus, 0, 1<<20, nil); r.errno != 0 {
+		t.Errorf("with FUA: %+v", r)
+	}
 	plain := dial(t, path)
 	plain.goExport("vol")
 	if r := plain.do(0, CmdBlockStatus, 0, 4096, nil); r.errno != errInval {

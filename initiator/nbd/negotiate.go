@@ -207,6 +207,9 @@ const (
 
 // meta serves LIST_META_CONTEXT and SET_META_CONTEXT: name, count, queries.
 func (g *negotiation) meta(opt uint32, data []byte) error {
+	if opt == optSetMeta {
+		g.hasAlloc = false // what was chosen before counts no more, even if this fails
+	}
 	if !g.structured {
 		return g.fail(opt, repErrInvalid, "negotiate structured replies first")
 	}

@@ -367,6 +367,31 @@ func TestContextOfTheDefaultExport(t *testing.T) {
 	}
 }
 
+// A choice of contexts takes the place of the one before, even when it fails.
+func TestChoiceOfContextsFails(t *testing.T) {
+	_, path := serveLUN(t, newMemLUN(t, 1<<20))
+	for _, bad := range [][]byte{metaQuery("nope", contextAllocation), append(metaQuery("vol", contextAllocation), 7), {0}} {
+		c := dial(t, path)
+		if typ, _ := c.option(optStructuredReply, nil); typ != repAck {
+			t.Fatal(typ)
+		}
+		c.structured = true
+		if typ, _ := c.option(optSetMeta, metaQuery("vol", contextAllocation)); typ != repMetaContext {
+			t.Fatal(typ)
+		}
+		if typ, _ := c.optionReply(optSetMeta); typ != repAck {
+			t.Fatal(typ)
+		}
+		if typ, _ := c.option(optSetMeta, bad); typ&(1<<31) == 0 {
+			t.Fatal(typ)
+		}
+		c.goExport("vol")
+		if r := c.do(0, CmdBlockStatus, 0, 4096, nil); r.errno != errInval {
+			t.Errorf("% x: %+v", bad, r)
+		}
+	}
+}
+
 // Many requests in flight, on several connections, in any order: every reply
 // belongs to its request and carries its data.
 func TestConcurrentRequests(t *testing.T) {

@@ -117,6 +117,7 @@ func newAttachment(opt Options) *Attachment {
 // the live record is returned with Already set, and no attachment; a record that lacks what
 // the options ask for is an error.
 func Attach(ctx context.Context, opt Options) (_ *Attachment, held *Record, err error) {
+	opt.Dir = absolute(opt.Dir) // the record tells what is there to processes that stand elsewhere
 	if err := makeRunDir(opt.Dir); err != nil {
 		return nil, nil, err
 	}

@@ -547,6 +547,47 @@ func TestDeadRecordIsTakenOver(t *testing.T) {
 	}
 }
 
+// A run directory may be named from where somebody stands: what the record tells holds elsewhere, too, and what a
+// dead process has left there goes.
+func TestRunDirFromHere(t *testing.T) {
+	here, elsewhere := t.TempDir(), t.TempDir()
+	t.Chdir(here)
+	opt := options(t, &fakeLUN{data: make([]byte, 1<<20)})
+	opt.Dir = "run"
+	a, _, err := Attach(t.Context(), opt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(elsewhere)
+	c, err := dialControl(t.Context(), a.Record.Control, wordUpgrade)
+	if err != nil {
+		t.Errorf("the process cannot be asked: %v", err)
+	} else {
+		c.Close()
+	}
+	t.Chdir(here)
+	if err := a.undo(); err != nil {
+		t.Error(err)
+	}
+	if files, _ := os.ReadDir(opt.Dir); len(files) != 0 {
+		t.Errorf("left behind: %v", files)
+	}
+
+	sock := filepath.Join(here, opt.Dir, "attach-x.sock")
+	b, _ := json.Marshal(Record{URL: opt.URL, PID: 1, Socket: sock})
+	for _, f := range []string{sock, filepath.Join(opt.Dir, "attach-x.json")} {
+		if err := os.WriteFile(f, b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if live, err := List(opt.Dir); err != nil || len(live) != 0 {
+		t.Errorf("%v, %v", live, err)
+	}
+	if files, _ := os.ReadDir(opt.Dir); len(files) != 0 {
+		t.Errorf("a dead process has left %v", files)
+	}
+}
+
 func TestRunDirMustBeOurs(t *testing.T) {
 	f := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(f, nil, 0o600); err != nil {

@@ -195,7 +195,7 @@ func (r *Record) alive() bool {
 // cleans up in a folder, and the record goes last and under its lock: so it is the dead process's that goes, and not
 // what another one has put there meanwhile.
 func (r *Record) clean() {
-	dir := filepath.Dir(r.path)
+	dir := absolute(filepath.Dir(r.path)) // as sockets are named
 	d, err := os.Open(dir)
 	if err != nil {
 		return
@@ -210,7 +210,7 @@ func (r *Record) clean() {
 		return
 	}
 	for _, sock := range []string{r.Socket, r.Control} {
-		if sock != "" && strings.HasPrefix(sock, dir) {
+		if sock != "" && strings.HasPrefix(sock, dir+string(filepath.Separator)) {
 			os.Remove(sock)
 		}
 	}

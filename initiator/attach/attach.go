@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -446,7 +447,17 @@ func (a *Attachment) fillRecord(path string) {
 	r.PID, r.Started = os.Getpid(), time.Now().Truncate(time.Second)
 	a.noteState(r)
 	a.noteCaches(r)
-	r.URI = "nbd+unix:///" + r.Export + "?socket=" + r.Socket
+	r.URI = uriOf(r.Export, r.Socket)
+}
+
+// uriOf is how NBD clients name an export behind a socket.
+func uriOf(export, sock string) string {
+	return "nbd+unix:///" + escaped(export) + "?socket=" + escaped(sock)
+}
+
+// escaped is a name in any part of a URI; there are clients to which + is no space.
+func escaped(name string) string {
+	return strings.NewReplacer("+", "%20", "%2F", "/").Replace(url.QueryEscape(name))
 }
 
 // Wait serves until ctx ends or the server fails, then detaches: it has the kernel

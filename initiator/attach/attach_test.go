@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/url"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -669,12 +670,27 @@ func TestPrintedCommandsNameTheSocket(t *testing.T) {
 	}
 }
 
+// URIs lead to export and socket whatever these are called.
+func TestURIs(t *testing.T) {
+	for _, name := range []string{"", "vol", "my disk #1? 50%+x/y", "it's"} {
+		sock := "/run/" + name
+		u, err := url.Parse(uriOf(name, sock))
+		if err != nil || u.Scheme != "nbd+unix" || u.Path != "/"+name || u.Query().Get("socket") != sock {
+			t.Errorf("%q: %v, %v", name, u, err)
+		}
+	}
+	if got, want := uriOf("vol", "/run/softiser-attach/a.sock"), "nbd+unix:///vol?socket=/run/softiser-attach/a.sock"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}
+
 // The URI that is printed works with a real client.
 func TestPrintedURI(t *testing.T) {
 	if _, err := exec.LookPath("nbdinfo"); err != nil {
 		t.Skip("nbdinfo is not installed (apt-get install libnbd-bin)")
 	}
 	opt := options(t, &fakeLUN{data: make([]byte, 1<<20)})
+	opt.Export, opt.Socket = "my disk #1? 50%+x/y", filepath.Join(t.TempDir(), "a b&c=d#e%41+")
 	a, _, err := Attach(t.Context(), opt)
 	if err != nil {
 		t.Fatal(err)

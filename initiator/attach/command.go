@@ -483,7 +483,7 @@ func (c *command) print(out io.Writer, r *Record) error {
 	}
 	fmt.Fprintf(out, "  uri     %s\n", r.URI)
 	if r.TCP != "" {
-		fmt.Fprintf(out, "  tcp     nbd://%s/%s\n", r.TCP, r.Export)
+		fmt.Fprintf(out, "  tcp     nbd://%s/%s\n", r.TCP, escaped(r.Export))
 	}
 	fmt.Fprintf(out, "Use it:\n  nbdinfo '%[1]s'\n  nbdcopy --progress '%[1]s' disk.img\n  qemu-img info '%[1]s'\n  fio --name=t --ioengine=nbd --uri='%[1]s' --rw=randread --bs=4k --iodepth=32 --size=%[2]d --runtime=10 --time_based\n",
 		r.URI, r.Size)

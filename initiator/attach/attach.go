@@ -104,6 +104,7 @@ type Attachment struct {
 	client    *blockio.Flusher   // whose requests come from the ublk device
 	closing   sync.Once
 	closed    error // what closing the volume has said
+	ended     error // what undo has met so far
 	giving    giving
 	still     carrier // the volume whose session rests; nil: it does not
 }
@@ -139,7 +140,7 @@ func Attach(ctx context.Context, opt Options) (_ *Attachment, held *Record, err 
 		held.Already = true
 		return nil, held, nil
 	}
-	a.later(func() error { return errors.Join(dropRecord(path), a.record.Close()) })
+	a.later(func() error { return a.endRecord(path) })
 	if was, err := readRecord(path); err == nil && was.waits() {
 		a.nexus.Cache = was.cache()
 	}
@@ -221,9 +222,20 @@ func (a *Attachment) later(f func() error) { a.unwind = append(a.unwind, f) }
 func (a *Attachment) undo() (err error) {
 	for i := len(a.unwind) - 1; i >= 0; i-- {
 		err = errors.Join(err, a.unwind[i]())
+		a.ended = err
 	}
 	a.unwind = nil
 	return err
+}
+
+// endRecord removes the record, in which it leaves what has gone wrong to those who have it open (Detach).
+func (a *Attachment) endRecord(path string) (err error) {
+	if a.ended != nil && a.Record.PID != 0 { // else it is not this process's yet
+		r := a.Record
+		r.Failed = a.ended.Error()
+		err = r.write(a.record)
+	}
+	return errors.Join(err, dropRecord(path), a.record.Close())
 }
 
 // listen starts the NBD server on the unix socket, and on TCP if wanted.
@@ -486,6 +498,9 @@ func (a *Attachment) stop() error {
 	var err error
 	select {
 	case err = <-down:
+		if err != nil {
+			err = fmt.Errorf("connections of NBD clients did not end within %v and were cut: %w", limit, err)
+		}
 	case <-time.After(2 * limit):
 		// Clients have been cut for so long again as they have had, and requests have memory of the server: they are with
 		// a target that does not answer. Closing the volume ends them.

@@ -246,6 +246,29 @@ func TestFailedFlushIsReported(t *testing.T) {
 	}
 }
 
+// Who has a process end is told what went wrong at its end: of one in the background nobody else hears it.
+func TestDetachTellsOfAFailedFlush(t *testing.T) {
+	opt := options(t, &fakeLUN{data: make([]byte, 1<<20), flush: errors.New("medium error")})
+	ctx, stop := signal.NotifyContext(t.Context(), syscall.SIGTERM)
+	defer stop()
+	a, _, err := Attach(ctx, opt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- a.Wait(ctx) }()
+	r, err := Detach(t.Context(), opt.Dir, opt.URL, false)
+	if r == nil || err == nil || !strings.Contains(err.Error(), "may be lost: medium error") {
+		t.Errorf("%v, %v", r, err)
+	}
+	if err := <-done; err == nil {
+		t.Error("the process has no error itself")
+	}
+	if files, _ := os.ReadDir(opt.Dir); len(files) != 0 {
+		t.Errorf("left behind: %v", files)
+	}
+}
+
 // A flush that the target does not answer holds detaching up no longer than the
 // time-out.
 func TestStuckFlush(t *testing.T) {
@@ -316,7 +339,7 @@ func TestDetachOfAStoppedClient(t *testing.T) {
 		c.ask(t, 0, 0, 4<<20)
 	}
 	await.True(t, "replies wait for the client", func() bool { return l.begun.Load() >= 8 })
-	if err := detached(t, a); err == nil || strings.Contains(err.Error(), "flush") {
+	if err := detached(t, a); err == nil || strings.Contains(err.Error(), "flush") || !strings.Contains(err.Error(), "were cut") {
 		t.Errorf("error %v", err)
 	}
 	if flushes, closed := l.counts(); flushes != 1 || closed != 1 {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -18,7 +19,7 @@ import (
 // returns nil, nil when there is none: detaching is idempotent. A device that
 // is mounted, used for swap or held by another device is not detached. With
 // force it is, and a process that has not finished when ctx ends is killed: what
-// had not been flushed is lost.
+// had not been flushed is lost. The error of a process that has ended says what went wrong then.
 func Detach(ctx context.Context, dir, key string, force bool) (*Record, error) {
 	r, err := Find(dir, key)
 	if err != nil || r == nil {
@@ -31,6 +32,10 @@ func Detach(ctx context.Context, dir, key string, force bool) (*Record, error) {
 	}
 	if r.State == StateKilled {
 		return r, r.removeDevice()
+	}
+	last, err := os.Open(r.path) // the process removes it when it has ended
+	if err == nil {
+		defer last.Close()
 	}
 	for asked := 0; r.alive(); {
 		if asked != r.PID {
@@ -50,6 +55,9 @@ func Detach(ctx context.Context, dir, key string, force bool) (*Record, error) {
 		if now, err := readRecord(r.path); err == nil {
 			r = now // another process may have been about to take its place, which has not heard of it
 		}
+	}
+	if end, err := readRecordBy(func(string) ([]byte, error) { return io.ReadAll(last) }, r.path); err == nil && end.Failed != "" {
+		return r, fmt.Errorf("%s is detached, but not all went well: %s", r.URL, end.Failed)
 	}
 	return r, nil
 }

@@ -38,6 +38,7 @@ type Record struct {
 	Since     time.Time `json:"since"`               // when State became that
 	Already   bool      `json:"already_attached,omitempty"`
 	Recovered bool      `json:"recovered,omitempty"` // the device was there, of a process that was killed
+	Failed    string    `json:"failed,omitempty"`    // what went wrong when the process ended; for Detach
 	// Caches are lives of the target's caches, by which the next process of an ublk device finds that one was lost.
 	Caches [][16]byte `json:"caches,omitempty"`
 

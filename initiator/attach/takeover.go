@@ -170,7 +170,7 @@ func (t *taking) begin(path string) (err error) {
 	a, r := t.a, &t.offer.Record
 	a.Record = *r
 	a.Record.path, a.Record.PID, a.Record.Taken, a.Record.Recovered = path, os.Getpid(), time.Now().Truncate(time.Second), false
-	a.later(func() error { return errors.Join(dropRecord(path), a.record.Close()) })
+	a.later(func() error { return a.endRecord(path) })
 	a.later(a.closeVolume)
 	for _, l := range a.listeners() {
 		l.Owned()

@@ -141,8 +141,14 @@ func Attach(ctx context.Context, opt Options) (_ *Attachment, held *Record, err 
 		return nil, held, nil
 	}
 	a.later(func() error { return a.endRecord(path) })
-	if was, err := readRecord(path); err == nil && was.waits() {
-		a.nexus.Cache = was.cache()
+	if was, err := readRecord(path); err == nil {
+		was.PID = 0 // it may be another program's by now, and the lock would vouch for it
+		if err := was.write(a.record); err != nil {
+			return nil, nil, err
+		}
+		if was.waits() {
+			a.nexus.Cache = was.cache()
+		}
 	}
 	if a.lun, err = opt.Open(ctx, a.nexus); err != nil {
 		return nil, nil, err

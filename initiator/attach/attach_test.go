@@ -571,6 +571,56 @@ func TestDeadRecordIsTakenOver(t *testing.T) {
 	}
 }
 
+// While the volume is being opened the record of a dead process is nobody's: its process id may be another
+// program's by now.
+func TestDeadRecordWhileAttaching(t *testing.T) {
+	opt := options(t, &fakeLUN{data: make([]byte, 1<<20)})
+	if err := os.MkdirAll(opt.Dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	other := exec.Command("sleep", "600")
+	if err := other.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = other.Process.Kill()
+		var ended *exec.ExitError
+		if err := other.Wait(); !errors.As(err, &ended) || ended.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
+			t.Errorf("another program was ended: %v", err)
+		}
+	}()
+	path := recordPath(opt.Dir, opt.URL)
+	b, _ := json.Marshal(Record{URL: opt.URL, PID: other.Process.Pid, State: "connected"})
+	if err := os.WriteFile(path, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	lun := opt.Open
+	opt.Open = func(ctx context.Context, n Nexus) (LUN, error) {
+		if live, err := List(opt.Dir); err != nil || len(live) != 0 {
+			t.Errorf("list: %+v, %v", live, err)
+		}
+		if _, held, err := lockRecordBy(func() {}, path); err == nil {
+			t.Errorf("attached already: %+v", held)
+		}
+		at, cancel := context.WithCancel(t.Context())
+		cancel()
+		if r, err := Detach(at, opt.Dir, opt.URL, false); r != nil || err != nil {
+			t.Errorf("detach: %+v, %v", r, err)
+		}
+		return lun(ctx, n)
+	}
+	a, _, err := Attach(t.Context(), opt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if live, err := List(opt.Dir); err != nil || len(live) != 1 || live[0].PID != os.Getpid() {
+		t.Errorf("afterwards: %+v, %v", live, err)
+	}
+	if err := a.undo(); err != nil {
+		t.Error(err)
+	}
+}
+
 // A run directory may be named from where somebody stands: what the record tells holds elsewhere, too, and what a
 // dead process has left there goes.
 func TestRunDirFromHere(t *testing.T) {

@@ -52,7 +52,11 @@ func Detach(ctx context.Context, dir, key string, force bool) (*Record, error) {
 			return r, fmt.Errorf("process %d is still finishing requests or flushing: %w; --force ends it all the same", r.PID, context.Cause(ctx))
 		case <-time.After(20 * time.Millisecond):
 		}
-		if now, err := readRecord(r.path); err == nil {
+		now, err := readRecord(r.path)
+		if err == nil && now.PID == 0 { // it was killed, and the volume is being attached anew
+			break
+		}
+		if err == nil {
 			r = now // another process may have been about to take its place, which has not heard of it
 		}
 	}

@@ -29,7 +29,7 @@ type Record struct {
 	TCP       string    `json:"tcp,omitempty"` // address of the TCP listener
 	URI       string    `json:"uri,omitempty"`
 	Device    string    `json:"device,omitempty"` // /dev/nbdN or /dev/ublkbN
-	PID       int       `json:"pid"`
+	PID       int       `json:"pid"`              // 0: that of a dead process, whose place another one is about to take
 	Started   time.Time `json:"started"`
 	Taken     time.Time `json:"taken_over,omitzero"` // when this process has taken it over from another one
 	Control   string    `json:"control,omitempty"`   // socket for --upgrade
@@ -120,7 +120,7 @@ func lockRecordBy(pause func(), path string) (f *os.File, held *Record, err erro
 				rec, _ = readRecord(path)
 			}
 			f.Close()
-			if rec != nil {
+			if rec != nil && rec.PID != 0 {
 				return nil, rec, nil
 			}
 			pause()
@@ -243,7 +243,9 @@ func List(dir string) ([]*Record, error) {
 			r.clean()
 			continue
 		}
-		live = append(live, r)
+		if r.PID != 0 {
+			live = append(live, r)
+		}
 	}
 	sort.Slice(live, func(i, k int) bool { return live[i].Started.Before(live[k].Started) })
 	return live, nil

@@ -535,6 +535,72 @@ func TestDetachDuringATakeover(t *testing.T) {
 	}
 }
 
+// An attachment that somebody makes while the one before ends is another one: it is left alone.
+func TestDetachDoesNotEndTheNextOne(t *testing.T) {
+	for name, next := range map[string]func(t *testing.T, was *os.File, path string, pid int) *os.File{
+		"of a killed process": func(t *testing.T, was *os.File, _ string, _ int) *os.File {
+			fd, err := syscall.Dup(int(was.Fd()))
+			if err := errors.Join(err, (&Record{URL: "iser://h/x/0"}).write(was)); err != nil {
+				t.Fatal(err)
+			}
+			return os.NewFile(uintptr(fd), was.Name())
+		},
+		"after its end": func(t *testing.T, _ *os.File, path string, pid int) *os.File {
+			f, err := os.CreateTemp(filepath.Dir(path), "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = (&Record{URL: "iser://h/x/0", PID: pid, State: "connected"}).write(f)
+			if err := errors.Join(err, syscall.Flock(int(f.Fd()), syscall.LOCK_EX), os.Rename(f.Name(), path)); err != nil {
+				t.Fatal(err)
+			}
+			return f
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := recordPath(t.TempDir(), "iser://h/x/0")
+			f, _, err := lockRecord(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var programs [2]*exec.Cmd
+			for i := range programs {
+				programs[i] = exec.Command("sleep", "600")
+				if err := programs[i].Start(); err != nil {
+					t.Fatal(err)
+				}
+				defer programs[i].Process.Kill()
+			}
+			if err := (&Record{URL: "iser://h/x/0", PID: programs[0].Process.Pid, State: "connected"}).write(f); err != nil {
+				t.Fatal(err)
+			}
+			done := make(chan error, 1)
+			go func() {
+				_, err := Detach(t.Context(), filepath.Dir(path), "iser://h/x/0", false)
+				done <- err
+			}()
+			_ = programs[0].Wait() // it is asked to end
+			g := next(t, f, path, programs[1].Process.Pid)
+			defer g.Close()
+			f.Close()
+			ended := make(chan error, 1)
+			go func() { ended <- programs[1].Wait() }()
+			select {
+			case err := <-done:
+				if err != nil {
+					t.Error(err)
+				}
+				_ = programs[1].Process.Kill()
+				<-ended
+			case <-ended:
+				t.Error("the next one was ended")
+				g.Close()
+				<-done
+			}
+		})
+	}
+}
+
 func TestDeadRecordIsTakenOver(t *testing.T) {
 	l := &fakeLUN{data: make([]byte, 1<<20)}
 	opt := options(t, l)

@@ -37,7 +37,7 @@ func Detach(ctx context.Context, dir, key string, force bool) (*Record, error) {
 	if err == nil {
 		defer last.Close()
 	}
-	for asked := 0; r.alive(); {
+	for asked := 0; sameFile(last, r.path) && r.alive(); { // another file is that of another attachment
 		if asked != r.PID {
 			if err := syscall.Kill(r.PID, syscall.SIGTERM); err != nil && !errors.Is(err, syscall.ESRCH) {
 				return r, fmt.Errorf("process %d: %w", r.PID, err)

@@ -8,6 +8,7 @@ import (
 
 	"softiser/blockdev/mem"
 	"softiser/initiator"
+	"softiser/initiator/blockio"
 	"softiser/initiator/multipath"
 	"softiser/initiator/nvmf"
 	"softiser/internal/await"
@@ -81,5 +82,30 @@ func TestNamespacePaths(t *testing.T) {
 			return true
 		})
 		progress(t, ops)
+	}
+}
+
+// A raw command of NVMe goes to a path as it is.
+func TestRawCommand(t *testing.T) {
+	vol, err := mem.Open(mem.Config{Name: t.Name(), Size: 1 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv, err := target.New(target.Config{Portals: []target.Portal{{Listen: "127.0.0.1:0", CRC: target.CRCOffered}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := srv.AddSubsystem(targetnvmf.SubsystemConfig{NQN: nqn, Namespaces: []targetnvmf.NamespaceConfig{{NSID: 1, Volume: vol}}}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { vol.Close() })
+	targettest.Serve(t, srv)
+	v, err := multipath.Open(t.Context(), multipath.Config{Paths: []multipath.Dialer{multipath.Namespace(nvmf.Config{Address: srv.Addrs()[0], Subsystem: nqn, NSID: 1})}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer v.Close()
+	if err := v.Do(t.Context(), &blockio.Request{Op: blockio.OpSQE, SQE: make([]byte, 64)}); err != nil { // a Flush
+		t.Error(err)
 	}
 }

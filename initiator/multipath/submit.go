@@ -46,7 +46,7 @@ func (v *Volume) prepare(r *blockio.Request) *request {
 	q.v, q.path, q.cancel, q.where = v, nil, nil, withPath
 	in := &q.in
 	in.Op, in.Off, in.Len, in.Buf, in.Segs, in.FUA = r.Op, r.Off, r.Len, r.Buf, r.Segs, r.FUA
-	in.MayUnmap, in.NoData, in.CDB, in.DataIn, in.Flusher = r.MayUnmap, r.NoData, r.CDB, r.DataIn, r.Flusher
+	in.MayUnmap, in.NoData, in.CDB, in.SQE, in.DataIn, in.Flusher = r.MayUnmap, r.NoData, r.CDB, r.SQE, r.DataIn, r.Flusher
 	return q
 }
 

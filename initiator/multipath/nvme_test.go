@@ -105,7 +105,9 @@ func TestRawCommand(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer v.Close()
-	if err := v.Do(t.Context(), &blockio.Request{Op: blockio.OpSQE, SQE: make([]byte, 64)}); err != nil { // a Flush
+	flush := make([]byte, 64)
+	flush[1] = 1 << 6 // SGLs, as fabrics want it
+	if err := v.Do(t.Context(), &blockio.Request{Op: blockio.OpSQE, SQE: flush}); err != nil {
 		t.Error(err)
 	}
 }

@@ -279,7 +279,9 @@ func (a *Attachment) listen(record string) (err error) {
 // makeServer makes the NBD server of the volume.
 func (a *Attachment) makeServer() (err error) {
 	a.export = &nbd.Export{Name: a.opt.Export, Description: a.opt.Describe, ReadOnly: a.opt.ReadOnly, LUN: a.lun}
-	a.srv, err = nbd.NewServer(nbd.Config{Exports: []*nbd.Export{a.export}, OnError: a.opt.OnError})
+	a.srv, err = nbd.NewServer(nbd.Config{
+		Exports: []*nbd.Export{a.export}, OnError: a.opt.OnError, MaxConns: nbd.DefaultMaxConns + a.opt.Connections,
+	})
 	return err
 }
 

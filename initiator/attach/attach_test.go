@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/url"
 	"os"
@@ -837,5 +838,49 @@ func TestPrintedURI(t *testing.T) {
 	defer a.undo()
 	if out, err := exec.Command("nbdinfo", "--size", a.Record.URI).CombinedOutput(); err != nil || strings.TrimSpace(string(out)) != "1048576" {
 		t.Errorf("%v: %s", err, out)
+	}
+}
+
+// A kernel device has as many sockets as --connections says, and clients of their own have room beside them.
+func TestConnectionsOfTheKernel(t *testing.T) {
+	opt := options(t, &fakeLUN{data: make([]byte, 1<<20)})
+	opt.Connections = 70
+	a, _, err := Attach(t.Context(), opt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, opt.Connections)
+	var kernel []net.Conn
+	for range opt.Connections {
+		fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var ends [2]net.Conn
+		for i, fd := range fds {
+			f := os.NewFile(uintptr(fd), "nbd")
+			if ends[i], err = net.FileConn(f); err != nil {
+				t.Fatal(err)
+			}
+			f.Close()
+		}
+		defer ends[1].Close()
+		kernel = append(kernel, ends[1])
+		go func() { served <- a.srv.ServeKernel(ends[0], a.export, nil) }()
+	}
+	for i, c := range append(kernel, talk(t, a.Record.Socket).Conn) {
+		(silent{c}).ask(t, 0, 0, 512)
+		if _, err := io.ReadFull(c, make([]byte, 16+512)); err != nil {
+			t.Errorf("connection %d: %v", i, err)
+		}
+	}
+	for _, c := range kernel {
+		c.Close()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	}
+	if err := a.undo(); err != nil {
+		t.Error(err)
 	}
 }

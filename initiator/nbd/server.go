@@ -20,13 +20,16 @@ type Config struct {
 	// Memory is how many bytes of payload buffers one connection may use.
 	// Default 64 MiB; at least the largest request.
 	Memory int
-	// MaxConns is how many connections are served; more are hung up on.
-	// Default 64.
+	// MaxConns is how many connections are served, those of kernel devices among them; more are
+	// hung up on. Default DefaultMaxConns.
 	MaxConns int
 	// OnError, when set, is told why a connection ended other than by its
 	// client's wish.
 	OnError func(error)
 }
+
+// DefaultMaxConns is Config.MaxConns for clients alone.
+const DefaultMaxConns = 64
 
 // Server serves exports to NBD clients.
 type Server struct {
@@ -54,7 +57,7 @@ func NewServer(cfg Config) (*Server, error) {
 		cfg.Memory = 64 << 20
 	}
 	if cfg.MaxConns == 0 {
-		cfg.MaxConns = 64
+		cfg.MaxConns = DefaultMaxConns
 	}
 	if cfg.Depth < 1 || cfg.Depth > 4096 {
 		return nil, fmt.Errorf("nbd: depth %d must lie between 1 and 4096", cfg.Depth)

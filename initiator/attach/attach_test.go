@@ -638,6 +638,36 @@ func TestDeadRecordIsTakenOver(t *testing.T) {
 	}
 }
 
+// Ending the device of a killed process takes away all that it has left, unless another process serves by it now.
+func TestRemovedDeviceLeavesNothing(t *testing.T) {
+	for _, live := range []bool{false, true} {
+		dir := t.TempDir()
+		path := recordPath(dir, "iser://h/x/0")
+		f, _, err := lockRecord(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := &Record{URL: "iser://h/x/0", PID: 1, Device: "/dev/ublkb1048575", path: path, Socket: filepath.Join(dir, "s"), Control: controlPath(path)}
+		for _, name := range []string{r.Socket, r.Control} {
+			if err := os.WriteFile(name, nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := r.write(f); err != nil {
+			t.Fatal(err)
+		}
+		if !live {
+			f.Close()
+		}
+		_ = r.removeDevice() // there is none
+		files, err := os.ReadDir(dir)
+		if want := map[bool]int{true: 3}[live]; err != nil || len(files) != want {
+			t.Errorf("live %v: %v, %v", live, files, err)
+		}
+		f.Close()
+	}
+}
+
 // While the volume is being opened the record of a dead process is nobody's: its process id may be another
 // program's by now.
 func TestDeadRecordWhileAttaching(t *testing.T) {

@@ -86,13 +86,15 @@ func (r *Record) kill() error {
 	return err
 }
 
-// removeDevice ends the kernel device of a process that is gone.
+// removeDevice ends the kernel device of a process that is gone. Of one with an ublk device nothing else stays, either.
 func (r *Record) removeDevice() error {
 	switch {
 	case r.Device == "":
 		return nil
 	case strings.HasPrefix(r.Device, string(deviceUblk)):
-		return errors.Join(ublk.Remove(r.Device, killGrace), os.Remove(r.path))
+		err := ublk.Remove(r.Device, killGrace)
+		r.clean()
+		return err
 	}
 	return nbd.DisconnectKernel(r.Device)
 }

@@ -152,6 +152,17 @@ func (in *intake) consumeCut() {
 	}
 }
 
+// distrust has the machine look at the Write to r that is still to be consumed, if there is one: the
+// peer has invalidated r in front of it.
+func (in *intake) distrust(r *mem.Region) {
+	k := &in.cuts
+	for i := k.i; i < k.n; i++ {
+		if c := &k.all[i]; c.whole == r {
+			c.whole = nil
+		}
+	}
+}
+
 // inOrder reports whether the FPDU at the front of b puts bytes into memory when
 // it is parsed: a payload behind it must not be placed before that, since the later
 // one of two RDMA Writes to the same memory is to remain.

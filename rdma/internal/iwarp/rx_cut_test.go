@@ -418,6 +418,33 @@ func TestGuessedWriteIsChecked(t *testing.T) {
 	}
 }
 
+// A Send that is read together with a guessed Write behind it, and closes the window of that, has come first.
+func TestGuessedWriteToWhatWasInvalidated(t *testing.T) {
+	for _, crc := range rigModes {
+		for _, at := range []int{1, 2} { // the next window, or the one behind it
+			r := newRig(t, crc)
+			r.warm()
+			k := r.lend(4096, 4, 1)
+			b := r.message(wire.Write, k[0].stag, k[0].base, k[0].data, 1<<16)
+			b = append(b, r.send(make([]byte, answerLen), k[at].stag)...)
+			for i := 1; i <= at; i++ {
+				b = append(b, r.answer(&k[i], 1<<16, false)...)
+			}
+			r.feed(b)
+			var term *Terminated
+			if !errors.As(r.qp.rx.err, &term) || term.Cause != wire.CauseSTag {
+				t.Errorf("crc %v, window %d: ended with %v, want %v", crc, at, r.qp.rx.err, wire.CauseSTag)
+			}
+			if s := r.qp.rx.stats; s.Direct < uint64(3+at)*4096 {
+				t.Errorf("crc %v, window %d: nothing was guessed", crc, at)
+			}
+			for i := range k {
+				k[i].w.close()
+			}
+		}
+	}
+}
+
 // When a Read has been answered its memory is the user's again: a peer that goes on answering it
 // places nothing there, also where the stream is looked at beforehand.
 func TestAnsweredReadIsClosed(t *testing.T) {

@@ -125,6 +125,7 @@ func (x *receiver) sendDone() error {
 			case !r.Remote || !r.RevokeNamed(qp.PD, &qp.Mem, stag):
 				return x.terminate(wire.CauseRemoteNoInval, fmt.Sprintf("cannot invalidate STag %#08x: it is not valid for this connection", stag))
 			}
+			x.in.distrust(r)
 		}
 		wc.Flags |= verbs.WCWithInv
 		wc.InvSTag = stag

@@ -138,9 +138,9 @@ func (c *Conn) NoticeKeyValues(p *iscsi.Params) {
 	c.mu.Unlock()
 }
 
-// Enable implements iscsi.Datamover. Login PDUs never carry digests, so that the
-// switch falls on the right byte by itself: the final Login Response goes without
-// them, whatever is queued before or after.
+// Enable implements iscsi.Datamover. The Login PDUs that this end sends never carry digests, so
+// that the switch falls on the right byte by itself: the final Login Response goes without
+// them, whatever is queued before or after. What comes next has them, whatever it claims to be.
 func (c *Conn) Enable() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -17,7 +17,6 @@ func (r *receiver) Begin(b []byte) (int, error) {
 	}
 	c := r.c
 	r.bhs = iscsi.BHS(b)
-	op := r.bhs.Opcode()
 	parking := false
 	for full := true; full; {
 		c.mu.Lock()
@@ -32,9 +31,6 @@ func (r *receiver) Begin(b []byte) (int, error) {
 	}
 	if parking && c.mayPark() {
 		return 0, errParked
-	}
-	if op == iscsi.OpLoginRequest || op == iscsi.OpLoginResponse {
-		r.hd, r.dd = false, false
 	}
 	n := iscsi.BHSLen + r.bhs.AHSLen()
 	if r.hd {

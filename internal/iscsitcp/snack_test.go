@@ -446,6 +446,16 @@ func TestHeaderDigestResync(t *testing.T) {
 		}
 		p.Release()
 	}
+	// A header that has become that of a login is not one without a digest.
+	f := nop(r, 1)
+	f[0] ^= byte(iscsi.OpLoginRequest)
+	r.send(f)
+	r.send(nop(r, 5))
+	p := r.up.PDU(t, "NOP-Out")
+	if p.BHS.Opcode() != iscsi.OpNopOut || p.BHS.ITT() != 5 {
+		t.Errorf("got %v with tag %d behind a damaged opcode", p.BHS.Opcode(), p.BHS.ITT())
+	}
+	p.Release()
 	for _, bad := range [][]int{{17, 17}, {7}, {5}} { // twice; length, a little and far off
 		r := newPeer(t, iscsi.RoleTarget, level1)
 		for _, at := range bad {

@@ -121,6 +121,17 @@ func (w *Waiter) SetLimit(d time.Duration) { w.limit = d }
 // Ready is for Conn.ReadLoop: what the receiver's is, and looks for a while before it
 // reports false.
 func (w *Waiter) Ready(uintptr) (over bool) {
+	for over = w.turn(); !over && w.enough && w.holds(); over = w.turn() {
+		runtime.Gosched() // no event of the socket tells of what a layer has read from it
+	}
+	return over
+}
+
+// holds reports whether there may be more to read above the socket.
+func (w *Waiter) holds() bool { return w.conn != nil && w.conn.ly != nil && w.conn.ly.Holds() }
+
+// turn is one of Ready.
+func (w *Waiter) turn() (over bool) {
 	w.since, w.enough = clock(), false
 	if w.others = w.crowd.turn.Swap(w.number) != w.number; w.others {
 		w.shared = w.since + turnMemory

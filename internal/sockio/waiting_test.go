@@ -5,6 +5,8 @@ import (
 	"io"
 	"testing"
 	"time"
+
+	"softiser/internal/loopback"
 )
 
 // reader is a Receiver of single bytes; each is a message.
@@ -289,6 +291,55 @@ func TestTurnsAreRemembered(t *testing.T) {
 	}
 	if w.shared = clock() - time.Hour; turn(w.number) {
 		t.Error("a turn ends though the others have had none for long")
+	}
+}
+
+// hoard is a layer that has messages of one byte, while its socket is empty.
+type hoard struct {
+	endless
+	n *int
+}
+
+func (l hoard) Holds() bool { return *l.n > 0 }
+
+func (l hoard) ReadLayer(*Conn, []byte) (int, error) {
+	if *l.n == 0 {
+		return 0, ErrAgain
+	}
+	*l.n--
+	return 1, nil
+}
+
+// What a layer holds is no event of the socket: a receiver whose turn ends before all of it has been
+// read is not left to wait for one.
+func TestTurnsAboveALayer(t *testing.T) {
+	for _, d := range []time.Duration{BusyPollAuto, BusyPollOff, time.Microsecond} {
+		nc, _ := loopback.Pair(t)
+		n := 3
+		c, err := New(hoard{endless{nc}, &n}, Options{BusyPoll: d, Crowd: new(Crowd)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var w Waiter
+		turns := 0
+		w.Init(c, receiverFunc(func() bool {
+			var p [1]byte
+			turns++
+			for {
+				if _, err := c.Read(p[:]); err != nil {
+					return false
+				}
+				w.since -= 2 * turnShare // the turn has lasted that long
+				if w.Enough() {
+					return false
+				}
+			}
+		}))
+		w.shared = clock() + time.Hour // others are at work
+		if w.Ready(0); n > 0 || turns < 3 {
+			t.Errorf("busy poll %v: it waits, with %d messages to be read, after %d turns", d, n, turns)
+		}
+		c.Close()
 	}
 }
 

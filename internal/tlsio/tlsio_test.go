@@ -93,6 +93,12 @@ func TestStream(t *testing.T) {
 	layertest.BothWays(t, a, b)
 }
 
+// What has been read from the socket and not been opened is not forgotten when a turn ends.
+func TestStreamInTurns(t *testing.T) {
+	a, b, _, _ := ends(t, sockio.Options{Crowd: &layertest.Crowd})
+	layertest.Turns(t, a, b)
+}
+
 // Both ways at once with the calls of net.Conn.
 func TestNetConn(t *testing.T) {
 	ca := certtest.New(t, "ours")

@@ -38,6 +38,12 @@ func TestStream(t *testing.T) {
 	layertest.BothWays(t, a, b)
 }
 
+// What has been read from the socket and not been opened is not forgotten when a turn ends.
+func TestStreamInTurns(t *testing.T) {
+	a, b, _, _ := ends(t, sockio.Options{Crowd: &layertest.Crowd})
+	layertest.Turns(t, a, b)
+}
+
 // A stream that is cut, or changed, is an error, and the peer learns of the change.
 func TestStreamBreaks(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))

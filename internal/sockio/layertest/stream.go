@@ -4,9 +4,11 @@ package layertest
 import (
 	"bytes"
 	"errors"
+	"io"
 	"math/rand/v2"
 	"sync"
 	"testing"
+	"time"
 
 	"softiser/internal/sockio"
 )
@@ -108,4 +110,74 @@ func noise(r *rand.Rand, n int) []byte {
 		p[i] = byte(r.Uint32())
 	}
 	return p
+}
+
+// Crowd is what the ends for Turns are in; nobody else is.
+var Crowd sockio.Crowd
+
+// turns is a receiver whose turns end long before all has been read.
+type turns struct {
+	c    *sockio.Conn
+	w    sockio.Waiter
+	left int
+	err  error
+}
+
+// Between implements sockio.Receiver, as do the next two.
+func (r *turns) Between() bool { return true }
+func (r *turns) Within() bool  { return false }
+func (r *turns) Ready() bool {
+	for p := make([]byte, 1000); r.left > 0; {
+		n, err := r.c.Read(p)
+		if err == sockio.ErrAgain {
+			return false
+		}
+		if r.left -= n; err != nil || n == 0 {
+			r.err = errors.Join(err, io.ErrUnexpectedEOF)
+			return true
+		}
+		time.Sleep(time.Millisecond) // longer than a turn is beside others
+		if r.w.Enough() {
+			return false
+		}
+	}
+	return true
+}
+
+// idle is another receiver.
+type idle struct{}
+
+func (idle) Between() bool { return true }
+func (idle) Within() bool  { return false }
+func (idle) Ready() bool   { return true }
+
+// Turns sends from a what b has in one segment, and reads it in many turns. a and b are the ends of one
+// connection, in Crowd.
+func Turns(t *testing.T, a, b *sockio.Conn) {
+	t.Helper()
+	const n = 20_000
+	if k, err := a.Writev(sockio.Append(nil, make([]byte, n)), false); k != n || err != nil {
+		t.Fatal(k, err)
+	}
+	r := &turns{c: b, left: n}
+	r.w.Init(b, r)
+	var other sockio.Waiter
+	other.Init(a, idle{})
+	done := make(chan error, 1)
+	go func() {
+		done <- b.ReadLoop(func(fd uintptr) bool {
+			other.Ready(fd)
+			return r.w.Ready(fd)
+		})
+	}()
+	select {
+	case err := <-done:
+		if err = errors.Join(err, r.err); err != nil {
+			t.Error(err)
+		}
+	case <-time.After(20 * time.Second):
+		b.Interrupt()
+		<-done
+		t.Errorf("it waits for an event though %d bytes can be read", r.left)
+	}
 }

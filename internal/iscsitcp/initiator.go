@@ -177,8 +177,8 @@ func (c *Conn) ReleaseTask(b *iscsi.TaskBuffers) {
 }
 
 // releaseLocked takes a task out of the tables; afterwards nothing refers to its
-// memory. PDUs that have not begun are dropped; what is left of one that has is
-// copied, for the stream must stay whole.
+// memory. PDUs that have not begun are dropped; what is left of one that has, or that
+// has been offered to the socket, is copied, for the stream must stay whole.
 func (c *Conn) releaseLocked(k *task) {
 	b := k.bufs
 	for k.queued > 0 && c.tx.Sending() {
@@ -192,7 +192,7 @@ func (c *Conn) releaseLocked(k *task) {
 			switch {
 			case p.task != k:
 				return false
-			case p.Sent() > 0 || p.bhs().Opcode() != iscsi.OpDataOut:
+			case p.Taken() || p.bhs().Opcode() != iscsi.OpDataOut: // TLS may have sealed what the transmitter has seen
 				c.stats.copied.Add(uint64(p.detach()))
 				p.task = nil
 				return false

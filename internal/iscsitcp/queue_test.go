@@ -79,6 +79,32 @@ func dataPDU(c *Conn, segs [][]byte) *outPDU {
 	return c.tx.Last()
 }
 
+// TestReleaseOfWhatWasOffered: a socket below TLS that is full has what it was offered sealed, and is to be
+// offered the same again, though its task ends meanwhile.
+func TestReleaseOfWhatWasOffered(t *testing.T) {
+	c := queueing(iscsi.RoleInitiator, func(p *iscsi.Params) { p.MaxBurstLength = 1 << 20 })
+	mem := bytes.Repeat([]byte{1}, 4096)
+	b := &iscsi.TaskBuffers{Out: [][]byte{mem}}
+	p := iscsi.PDU{Bufs: b}
+	p.BHS.NewSCSICommand().SetITT(1)
+	if err := c.SendControl(&p); err != nil {
+		t.Fatal(err)
+	}
+	sendAll(c)
+	c.dataOutLocked(c.tasks.find(1), 5, 0, 2048)
+	c.tx.Collect()
+	offered := wire(c)
+	c.dataOutLocked(c.tasks.find(1), 5, 2048, 2048) // not seen yet
+	c.ReleaseTask(b)
+	for i := range mem {
+		mem[i] = 2
+	}
+	c.tx.Collect()
+	if again := wire(c); !bytes.Equal(again, offered) {
+		t.Errorf("%d bytes were offered, and then %d others", len(offered), len(again))
+	}
+}
+
 // TestHalfSentPDU: from wherever the socket has stopped, the data of a PDU can be copied, so
 // that its memory goes back, and the rest of the PDU follows.
 func TestHalfSentPDU(t *testing.T) {

@@ -163,6 +163,9 @@ func (w *Waiter) Enough() bool {
 	}
 	w.enough = true
 	w.sock.Quiet(false) // has the poller report what has not been read
+	if w.conn != nil && w.conn.inq.Known() {
+		w.conn.Waits() // but not a reset behind what has been
+	}
 	return true
 }
 

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"softiser/internal/loopback"
 )
 
@@ -291,6 +293,53 @@ func TestTurnsAreRemembered(t *testing.T) {
 	}
 	if w.shared = clock() - time.Hour; turn(w.number) {
 		t.Error("a turn ends though the others have had none for long")
+	}
+}
+
+// A turn that ends with the last bytes before a reset is not the last one, though the poller has told of
+// both together.
+func TestTurnBeforeAReset(t *testing.T) {
+	e, peer := tcpPair(t)
+	c, err := New(e.nc, Options{BusyPoll: BusyPollOff, Crowd: new(Crowd)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := peer.Write([]byte("last")); err != nil {
+		t.Fatal(err)
+	}
+	if err := reset(e, peer); err != nil {
+		t.Fatal(err)
+	}
+	e.settle(unix.POLLIN | unix.POLLHUP)
+	// The poller tells of events in their order: this one is behind those.
+	x, y := pair(t)
+	told := false
+	if err := y.ReadLoop(func(uintptr) bool {
+		if told {
+			return true
+		}
+		told = true
+		put(t, x, 1)
+		return false
+	}); err != nil {
+		t.Fatal(err)
+	}
+	var w Waiter
+	turns := 0
+	w.Init(c, receiverFunc(func() bool {
+		turns++
+		n, err := c.Read(make([]byte, 8))
+		if n <= 0 {
+			return err != ErrAgain
+		}
+		w.since -= 2 * turnShare // the turn has lasted that long
+		return !w.Enough()
+	}))
+	w.shared = clock() + time.Hour // others are at work
+	c.SetReadDeadline(time.Now().Add(20 * time.Second))
+	if err := c.ReadLoop(w.Ready); err != nil || turns < 2 {
+		t.Errorf("after %d turns: %v", turns, err)
 	}
 }
 

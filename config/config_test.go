@@ -82,6 +82,32 @@ targets:
       - {lun: 0, volume: a}
 `
 
+// What is wanted as a text is what stands in the file, whatever else YAML takes it for.
+func TestTextsAsWritten(t *testing.T) {
+	for _, written := range []string{"00012345", "0x1F", "1e5", "1_000", "true", "2026-11-29", "1.10", "~", "7"} {
+		c, err := Parse([]byte(strings.Replace(head, "luns:", "alias: "+written+"\n    luns:", 1)), "x.yaml")
+		want := strings.Trim(written, "~")
+		if err != nil || c.Targets[0].Alias != want {
+			t.Errorf("%s: %v, %+v", written, err, c)
+		}
+	}
+	two := "  - {name: 007, type: memory, size: 1MiB, serial: 0012, wwid: 60000000000000000000000000000001}\n" +
+		"  - {name: 7, type: memory, size: 1MiB, serial: 10, wwid: 60000000000000000000000000000002}\ntargets:"
+	c, err := Parse([]byte(strings.Replace(head, "targets:", two, 1)), "x.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if v := c.Volumes[2]; v.Name != "007" || v.Serial != "0012" || v.WWID != "60000000000000000000000000000001" {
+		t.Errorf("%+v", v)
+	}
+	if _, err := Parse(nil, ""); err != nil {
+		t.Error(err)
+	}
+	if _, err := Parse([]byte("# nothing\n---\n"), ""); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestParseRefuses(t *testing.T) {
 	for _, tc := range []struct {
 		name, old, new string

@@ -82,7 +82,7 @@ func Parse(text []byte, path string) (*Config, error) {
 	if err := r.err(); err != nil {
 		return nil, err // values of the wrong shape would only repeat themselves below
 	}
-	c, err := decode(text)
+	c, err := decode(&doc)
 	if err != nil {
 		r.add("", "%v", err)
 		return nil, r.err()
@@ -105,13 +105,18 @@ func Parse(text []byte, path string) (*Config, error) {
 // no target. The environment applies.
 func Default() (*Config, error) { return Parse(nil, "") }
 
-func decode(text []byte) (*Config, error) {
+func decode(doc *yaml.Node) (*Config, error) {
 	v := viper.New()
-	v.SetConfigType("yaml")
 	v.SetEnvPrefix(EnvPrefix)
 	v.SetEnvKeyReplacer(strings.NewReplacer(".", "_"))
 	setDefaults(v)
-	if err := v.ReadConfig(bytes.NewReader(text)); err != nil {
+	keys := map[string]any{}
+	if len(doc.Content) > 0 {
+		if err := doc.Decode(&keys); err != nil {
+			return nil, err
+		}
+	}
+	if err := v.MergeConfigMap(keys); err != nil {
 		return nil, err
 	}
 	// Each scalar of the fixed sections can be set from the environment.

@@ -10,7 +10,8 @@ import (
 
 // checkShape compares a YAML document with the model before viper sees it:
 // every key must be known, stand once, and hold a value of its field's kind.
-// It also notes the line of every key, which viper does not keep.
+// It also notes the line of every key, which viper does not keep, and that what is wanted as
+// a text is one.
 func (r *report) checkShape(doc *yaml.Node) {
 	if len(doc.Content) == 0 {
 		return
@@ -73,7 +74,9 @@ func (r *report) shape(n *yaml.Node, t reflect.Type, key string) {
 			r.addLine(n.Line, key, "%q is not a number", n.Value)
 		}
 	default:
-		r.scalar(n, key, "a text")
+		if r.scalar(n, key, "a text") && n.Tag != "!!null" {
+			n.Tag = "!!str" // as it stands there: 0012 is no octal number, and digits of a wwid are not rounded
+		}
 	}
 }
 

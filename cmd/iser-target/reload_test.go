@@ -282,6 +282,43 @@ func TestReloadTriesAgain(t *testing.T) {
 	}
 }
 
+// A target is offered on the portals that it names, and not on others of their portal group;
+// one that names a portal that is not there yet is offered nowhere.
+func TestPortalsOfTarget(t *testing.T) {
+	other := loopback.FreeAddr(t)
+	base := strings.NewReplacer(`[{listen: "ADDR"}]`, `[{listen: "ADDR"}, {listen: "`+other+`"}]`,
+		"iqn.2026-11.test:b\n", "iqn.2026-11.test:b\n    portals: [\""+other+"\"]\n", ", {lun: 2, volume: late}", "").Replace(reloadBase)
+	b := serveReload(t, base)
+	discover := func() string {
+		found, err := initiator.Discover(t.Context(), initiator.Config{Transport: initiator.TransportTCP, Address: b.addr})
+		if err != nil {
+			t.Error(err)
+		}
+		return fmt.Sprint(found)
+	}
+	want := fmt.Sprintf("[{iqn.2026-11.test:a  [{%s 1} {%s 1}]} {iqn.2026-11.test:b  [{%s 1}]}]", b.addr, other, other)
+	if got := discover(); got != want {
+		t.Errorf("found %s", got)
+	}
+	for _, addr := range []string{b.addr, other} {
+		lun, err := initiator.Open(t.Context(), initiator.Config{Transport: initiator.TransportTCP, Address: addr, TargetName: "iqn.2026-11.test:b"})
+		if err == nil {
+			lun.Close()
+		}
+		if (err == nil) != (addr == other) {
+			t.Errorf("login at %s: %v", addr, err)
+		}
+	}
+	b.write(strings.Replace(strings.Replace(base, "[{listen", `[{listen: "127.0.0.1:1"}, {listen`, 1), "admin:",
+		"  - {iqn: \"iqn.2026-11.test:c\", portals: [\"127.0.0.1:1\"]}\nadmin:", 1))
+	if code, out := b.reload(); code != exitDegraded || !strings.Contains(out, "portal 127.0.0.1:1 is not there yet") {
+		t.Errorf("exit %d\n%s", code, out)
+	}
+	if got := discover(); got != want {
+		t.Errorf("after the reload found %s", got)
+	}
+}
+
 // A LUN has access states through the portals of its target, and through no others.
 func TestReloadStatesOfSomePortals(t *testing.T) {
 	base := strings.NewReplacer(

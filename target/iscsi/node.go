@@ -58,7 +58,8 @@ func (n *node) session() *SessionParams {
 
 // offeredOn reports whether the target is reached through p.
 func (n *node) offeredOn(p *portal.Portal) bool {
-	return len(n.cfg.Portals) == 0 || slices.Contains(n.cfg.Portals, p.Config().Group)
+	return (len(n.cfg.Portals) == 0 || slices.Contains(n.cfg.Portals, p.Config().Group)) &&
+		(len(n.cfg.Listen) == 0 || slices.Contains(n.cfg.Listen, p.Config().Listen))
 }
 
 func compareLUN(e lunEntry, lun uint16) int { return int(e.LUConfig.LUN) - int(lun) }

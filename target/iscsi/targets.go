@@ -41,6 +41,11 @@ func (s *Frontend) AddTarget(t Target) error {
 			return fmt.Errorf("target %s: there is no portal with group %d", t.Name, g)
 		}
 	}
+	for _, l := range t.Listen {
+		if !slices.ContainsFunc(s.cfg.Portals, func(p *portal.Portal) bool { return p.Config().Listen == l }) {
+			return fmt.Errorf("target %s: there is no portal %s", t.Name, l)
+		}
+	}
 	luns := t.LUNs
 	t.LUNs = nil
 	n := &node{srv: s, cfg: t}

@@ -79,7 +79,7 @@ func (p targetPlan) addTarget(t *config.Target) step {
 // of the start.
 func (p targetPlan) unlistened(t *config.Target) string {
 	for _, q := range p.next.Portals {
-		if slices.Contains(t.Portals, q.Listen) && !slices.ContainsFunc(p.old.Portals, func(o config.Portal) bool { return o.Group == q.Group }) {
+		if slices.Contains(t.Portals, q.Listen) && !slices.ContainsFunc(p.old.Portals, func(o config.Portal) bool { return o.Listen == q.Listen }) {
 			return fmt.Sprintf("portal %s is not there yet; a new portal %s", q.Listen, atStart)
 		}
 	}

@@ -156,13 +156,7 @@ func targetConfig(c *config.Config, t *config.Target) (target.Target, error) {
 			tt.Remote = append(tt.Remote, target.RemotePortal{Address: a.AddrPort.String(), RoCE: a.RoCE, Group: uint16(p.Group)})
 		}
 	}
-	for _, listen := range t.Portals {
-		for _, p := range c.Portals {
-			if p.Listen == listen {
-				tt.Portals = append(tt.Portals, uint16(p.Group))
-			}
-		}
-	}
+	tt.Listen = t.Portals
 	return tt, nil
 }
 

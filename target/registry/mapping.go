@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 
 	"go.uber.org/zap"
@@ -28,10 +29,13 @@ type mapping struct {
 	leaving       map[string]bool
 	leavingPlaces map[place]bool
 	reasons       map[place]string // why LUNs and namespaces of the configuration are not served
+	// luns and namespaces are those that are served as they have been made, by a configuration or by hand.
+	luns       map[place]config.LUN
+	namespaces map[place]config.Namespace
 }
 
 func newMapping(b *common, g *groups) *mapping {
-	return &mapping{common: b, groups: g, leaving: map[string]bool{}, leavingPlaces: map[place]bool{}, reasons: map[place]string{}}
+	return &mapping{common: b, groups: g, leaving: map[string]bool{}, leavingPlaces: map[place]bool{}, reasons: map[place]string{}, luns: map[place]config.LUN{}, namespaces: map[place]config.Namespace{}}
 }
 
 // addAll makes the volumes that want accepts the LUNs and namespaces of a configuration. What
@@ -56,7 +60,7 @@ func (m *mapping) addAll(cfg *config.Config, want func(config.Volume) bool) (con
 	ctx := context.Background()
 	for _, t := range cfg.Targets {
 		for _, l := range t.LUNs {
-			one(place{t.IQN, uint32(l.LUN)}, l.Volume, func(v config.Volume) error { return m.addLUN(ctx, t.IQN, l, v) }, func(err error) {
+			one(place{t.IQN, uint32(l.LUN)}, l.Volume, func(v config.Volume) error { return m.addLUN(ctx, cfg, t.IQN, l, v) }, func(err error) {
 				m.log.Error("a LUN is not served", zap.String("target", t.IQN), zap.Int("lun", l.LUN),
 					zap.String("volume", l.Volume), zap.Error(err))
 			})
@@ -64,7 +68,7 @@ func (m *mapping) addAll(cfg *config.Config, want func(config.Volume) bool) (con
 	}
 	for _, s := range cfg.Subsystems {
 		for _, n := range s.Namespaces {
-			one(place{s.NQN, uint32(n.NSID)}, n.Volume, func(v config.Volume) error { return m.addNamespace(ctx, s.NQN, n, v) }, func(err error) {
+			one(place{s.NQN, uint32(n.NSID)}, n.Volume, func(v config.Volume) error { return m.addNamespace(ctx, cfg, s.NQN, n, v) }, func(err error) {
 				m.log.Error("a namespace is not served", zap.String("subsystem", s.NQN), zap.Int("nsid", n.NSID),
 					zap.String("volume", n.Volume), zap.Error(err))
 			})
@@ -73,10 +77,10 @@ func (m *mapping) addAll(cfg *config.Config, want func(config.Volume) bool) (con
 	return configured, served
 }
 
-// addLUN makes a volume, opened if it is not open yet, a LUN of a target. Status
-// shows the error of one that stands in the configuration.
-func (m *mapping) addLUN(ctx context.Context, iqn string, l config.LUN, v config.Volume) error {
-	lc, err := lunConfig(m.config(), v, l)
+// addLUN makes a volume, opened if it is not open yet, a LUN of a target, under the limits of
+// cfg. Status shows the error of one that stands in the configuration.
+func (m *mapping) addLUN(ctx context.Context, cfg *config.Config, iqn string, l config.LUN, v config.Volume) error {
+	lc, err := lunConfig(cfg, v, l)
 	if err == nil {
 		err = m.srv.VacantLUN(iqn, uint16(l.LUN)) // first: opening a volume may make its file
 	}
@@ -85,8 +89,40 @@ func (m *mapping) addLUN(ctx context.Context, iqn string, l config.LUN, v config
 	}
 	return m.add(ctx, place{iqn, uint32(l.LUN)}, v, err, func(dev blockdev.Device) error {
 		lc.Volume = dev
-		return m.srv.AddLUN(iqn, target.LUN{Name: v.Name, LUConfig: lc})
+		err := m.srv.AddLUN(iqn, target.LUN{Name: v.Name, LUConfig: lc})
+		if err == nil {
+			m.madeLUN(iqn, l)
+		}
+		return err
 	})
+}
+
+// madeLUN remembers how a LUN is served.
+func (m *mapping) madeLUN(iqn string, l config.LUN) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.luns[place{iqn, uint32(l.LUN)}] = l
+}
+
+// lun returns how the LUN at p is served.
+func (m *mapping) lun(p place) config.LUN {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.luns[p]
+}
+
+// madeNamespace remembers how a namespace is served.
+func (m *mapping) madeNamespace(nqn string, n config.Namespace) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.namespaces[place{nqn, uint32(n.NSID)}] = n
+}
+
+// namespace returns how the namespace at p is served.
+func (m *mapping) namespace(p place) config.Namespace {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.namespaces[p]
 }
 
 // add has do serve a volume at p, unless err says that p cannot be described, and
@@ -109,8 +145,8 @@ func (m *mapping) add(ctx context.Context, p place, v config.Volume, err error, 
 }
 
 // addNamespace is addLUN for a namespace.
-func (m *mapping) addNamespace(ctx context.Context, nqn string, n config.Namespace, v config.Volume) error {
-	nc, err := namespaceConfig(m.config(), v, n)
+func (m *mapping) addNamespace(ctx context.Context, cfg *config.Config, nqn string, n config.Namespace, v config.Volume) error {
+	nc, err := namespaceConfig(cfg, v, n)
 	if err == nil {
 		err = m.srv.VacantNamespace(nqn, uint32(n.NSID))
 	}
@@ -119,7 +155,11 @@ func (m *mapping) addNamespace(ctx context.Context, nqn string, n config.Namespa
 	}
 	return m.add(ctx, place{nqn, uint32(n.NSID)}, v, err, func(dev blockdev.Device) error {
 		nc.Volume = dev
-		return m.srv.AddNamespace(nqn, nc)
+		err := m.srv.AddNamespace(nqn, nc)
+		if err == nil {
+			m.madeNamespace(nqn, n)
+		}
+		return err
 	})
 }
 
@@ -136,6 +176,8 @@ func (m *mapping) remove(ctx context.Context, p place, remove func(context.Conte
 		return err
 	}
 	delete(m.leavingPlaces, p)
+	delete(m.luns, p)
+	delete(m.namespaces, p)
 	m.mu.Unlock()
 	// The place is gone even if something went wrong, such as a flush.
 	return errors.Join(err, m.volumes.release(ctx, func(q place) bool { return q == p }))
@@ -168,11 +210,9 @@ func (m *mapping) removeNode(ctx context.Context, name string, remove func(conte
 func (m *mapping) forget(ctx context.Context, name string) error {
 	m.mu.Lock()
 	delete(m.leaving, name)
-	for p := range m.leavingPlaces {
-		if p.node == name {
-			delete(m.leavingPlaces, p)
-		}
-	}
+	maps.DeleteFunc(m.leavingPlaces, func(p place, _ bool) bool { return p.node == name })
+	maps.DeleteFunc(m.luns, func(p place, _ config.LUN) bool { return p.node == name })
+	maps.DeleteFunc(m.namespaces, func(p place, _ config.Namespace) bool { return p.node == name })
 	m.mu.Unlock()
 	return m.volumes.release(ctx, func(p place) bool { return p.node == name })
 }

@@ -146,14 +146,14 @@ func (p subsystemPlan) namespaces(was, s *config.Subsystem) (steps []step) {
 		at := place{s.NQN, uint32(n.NSID)}
 		x := step{
 			Change: Change{Action: "add", Object: namespaceName(s.NQN, n.NSID) + " = " + n.Volume, Error: p.spaceOutOfGroup(n)},
-			do:     func(ctx context.Context) error { return p.mapping.addNamespace(ctx, s.NQN, n, v) },
+			do:     func(ctx context.Context) error { return p.mapping.addNamespace(ctx, p.next, s.NQN, n, v) },
 			node:   s.NQN, serves: &v, volume: v.Name,
 		}
-		before := findNamespace(was, n.NSID)
+		before, is := findNamespace(was, n.NSID), p.mapping.namespace(at)
 		switch name, leaving := p.mapping.served(at); {
 		case name == "" || p.mapping.isLeaving(s.NQN):
 			steps = append(steps, x)
-		case leaving || name != n.Volume || before != nil && before.ReadOnly != n.ReadOnly:
+		case leaving || name != n.Volume || is.ReadOnly != n.ReadOnly:
 			x.Action, x.frees = "replace", []place{at}
 			x.take = func(ctx context.Context) error { return p.mapping.removeNamespace(ctx, at.node, at.id) }
 			x.keep = func(c *config.Config) {
@@ -162,11 +162,15 @@ func (p subsystemPlan) namespaces(was, s *config.Subsystem) (steps []step) {
 				}
 			}
 			steps = append(steps, x)
-		case before != nil && (before.ANA != n.ANA || !slices.Equal(before.ANAGroups, n.ANAGroups)):
+		case is.ANA != n.ANA || !slices.Equal(is.ANAGroups, n.ANAGroups):
 			steps = append(steps, step{
 				Change: Change{Action: "update", Object: x.Object + " ana", Error: x.Error},
 				do:     func(context.Context) error { return p.setNamespaceAccess(s.NQN, n) },
-				keep:   func(c *config.Config) { keepNamespace(c, s.NQN, *before) },
+				keep: func(c *config.Config) {
+					if before != nil {
+						keepNamespace(c, s.NQN, *before)
+					}
+				},
 			})
 		}
 	}
@@ -194,6 +198,7 @@ func (p subsystemPlan) setNamespaceAccess(nqn string, n config.Namespace) error 
 		return err
 	}
 	if access == nil && lunsNameAccess(p.next, n.Volume) {
+		p.mapping.madeNamespace(nqn, n)
 		return nil
 	}
 	var errs []error
@@ -205,7 +210,11 @@ func (p subsystemPlan) setNamespaceAccess(nqn string, n config.Namespace) error 
 		}
 		errs = append(errs, p.srv.SetNamespaceAccess(nqn, uint32(n.NSID), g, state))
 	}
-	return errors.Join(errs...)
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	p.mapping.madeNamespace(nqn, n)
+	return nil
 }
 
 // lunsNameAccess reports whether the configuration gives a LUN of the volume access states.

@@ -151,24 +151,26 @@ func (p targetPlan) luns(was, t *config.Target) (steps []step) {
 	for _, l := range t.LUNs {
 		v, _ := findVolume(p.next, l.Volume)
 		object := lunName(t.IQN, l.LUN) + " = " + l.Volume
-		add := func(ctx context.Context) error { return p.mapping.addLUN(ctx, t.IQN, l, v) }
+		add := func(ctx context.Context) error { return p.mapping.addLUN(ctx, p.next, t.IQN, l, v) }
 		before := findLUN(was, l.LUN)
 		keep := func(c *config.Config) {
 			if before != nil {
 				keepLUN(c, t.IQN, *before)
 			}
 		}
-		switch name, leaving := p.mapping.served(place{t.IQN, uint32(l.LUN)}); {
+		at := place{t.IQN, uint32(l.LUN)}
+		is := p.mapping.lun(at) // which an administrator may have made, whatever the old configuration says
+		switch name, leaving := p.mapping.served(at); {
 		case name == "" || p.mapping.isLeaving(t.IQN):
 			steps = append(steps, step{Change: Change{Action: "add", Object: object, Error: p.outOfGroup(l)}, do: add, node: t.IQN, serves: &v, volume: v.Name})
-		case leaving || name != l.Volume || before != nil && before.ReadOnly != l.ReadOnly:
+		case leaving || name != l.Volume || is.ReadOnly != l.ReadOnly:
 			steps = append(steps, step{
 				Change: Change{Action: "replace", Object: object, Error: p.outOfGroup(l)},
-				frees:  []place{{t.IQN, uint32(l.LUN)}},
+				frees:  []place{at},
 				take:   func(ctx context.Context) error { return p.mapping.removeLUN(ctx, t.IQN, uint16(l.LUN)) },
 				do:     add, keep: keep, node: t.IQN, serves: &v, volume: v.Name,
 			})
-		case before != nil && (before.ALUA != l.ALUA || !slices.Equal(before.ALUAGroups, l.ALUAGroups)):
+		case is.ALUA != l.ALUA || !slices.Equal(is.ALUAGroups, l.ALUAGroups):
 			steps = append(steps, step{
 				Change: Change{Action: "update", Object: object + " alua", Error: p.outOfGroup(l)},
 				do:     func(context.Context) error { return p.setAccess(t.IQN, v, l) }, keep: keep,
@@ -207,5 +209,9 @@ func (p targetPlan) setAccess(iqn string, v config.Volume, l config.LUN) error {
 		}
 		errs = append(errs, p.srv.SetAccessState(iqn, uint16(l.LUN), uint16(g), state))
 	}
-	return errors.Join(errs...)
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	p.mapping.madeLUN(iqn, l)
+	return nil
 }

@@ -456,3 +456,78 @@ func TestNamespaceByHand(t *testing.T) {
 		t.Errorf("%v, %v", changes, err)
 	}
 }
+
+// What was added by hand becomes what the file says of it, once it stands there.
+func TestByHandBecomesConfigured(t *testing.T) {
+	b := newBed(t, withSubsystems())
+	const iqn, nqn = "iqn.2026-11.test:a", "nqn.2026-11.test:s"
+	byHand := func() {
+		t.Helper()
+		v, err := b.Volume("well")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := b.RemoveLUN(t.Context(), iqn, 1); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.AddLUN(t.Context(), iqn, 1, v); err != nil {
+			t.Fatal(err)
+		}
+	}
+	readOnly := func() (all []string) {
+		for _, x := range b.Status().Targets[0].LUNs {
+			if x.ReadOnly {
+				all = append(all, fmt.Sprint("LUN ", x.LUN))
+			}
+		}
+		for _, x := range b.Status().Subsystems[0].Namespaces {
+			if x.ReadOnly {
+				all = append(all, fmt.Sprint("namespace ", x.NSID))
+			}
+		}
+		return all
+	}
+	byHand()
+	v, err := b.Volume("sick")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.AddNamespace(t.Context(), nqn, 7, v); err != nil {
+		t.Fatal(err)
+	}
+	b.write(strings.NewReplacer("{lun: 1, volume: well}", "{lun: 1, volume: well, read_only: true}",
+		"namespaces: [", "namespaces: [{nsid: 7, volume: sick, read_only: true}, ").Replace(withSubsystems()))
+	for i := range 2 {
+		if left := b.impatient(); len(left) > 0 {
+			t.Error(left)
+		}
+		if got := strings.Join(readOnly(), ", "); got != "LUN 1, namespace 7" {
+			t.Errorf("after reload %d only these are read-only: %s", i, got)
+		}
+		byHand() // as the file does not say
+	}
+	for range 2 {
+		if left := b.impatient(); len(left) > 0 {
+			t.Error(left)
+		}
+	}
+	if changes, err := b.Reload(t.Context(), false); err != nil || len(changes) > 0 {
+		t.Errorf("a reload that finds nothing to do: %v, %v", changes, err)
+	}
+}
+
+// A volume that comes with a reload has the workers that the same reload says.
+func TestReloadWorkersOfNewVolume(t *testing.T) {
+	b := newBed(t, base)
+	b.write(strings.NewReplacer("targets:", "  - {name: new, type: memory, size: 1MiB}\ntargets:", "volume: well}", "volume: well}, {lun: 2, volume: new}").Replace(base) + "limits: {workers: 3}\n")
+	if left := b.impatient(); len(left) > 0 {
+		t.Error(left)
+	}
+	for _, o := range b.volumes.all() {
+		// Workers come when there is something to wait for; how many may is told nowhere.
+		most := reflect.ValueOf(b.srv.Volume(o.dev)).Elem().FieldByName("pool").FieldByName("most").Int()
+		if most != 3 {
+			t.Errorf("volume %s may have %d workers", o.cfg.Name, most)
+		}
+	}
+}

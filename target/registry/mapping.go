@@ -176,6 +176,7 @@ func (m *mapping) remove(ctx context.Context, p place, remove func(context.Conte
 		return err
 	}
 	delete(m.leavingPlaces, p)
+	delete(m.reasons, p) // such as that of an attempt to add something else there
 	delete(m.luns, p)
 	delete(m.namespaces, p)
 	m.mu.Unlock()

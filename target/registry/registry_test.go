@@ -2,6 +2,7 @@ package registry
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -528,6 +529,28 @@ func TestReloadWorkersOfNewVolume(t *testing.T) {
 		most := reflect.ValueOf(b.srv.Volume(o.dev)).Elem().FieldByName("pool").FieldByName("most").Int()
 		if most != 3 {
 			t.Errorf("volume %s may have %d workers", o.cfg.Name, most)
+		}
+	}
+}
+
+// Why a LUN that was removed is missing is that, and not that something else could not be added there.
+func TestRemovedAfterRefusal(t *testing.T) {
+	b := newBed(t, withSubsystems())
+	const iqn, nqn = "iqn.2026-11.test:a", "nqn.2026-11.test:s"
+	v, err := b.Volume("well")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(b.AddLUN(t.Context(), iqn, 1, v), b.AddNamespace(t.Context(), nqn, 1, v)); err == nil {
+		t.Fatal("they were added twice")
+	}
+	if err := errors.Join(b.RemoveLUN(t.Context(), iqn, 1), b.RemoveNamespace(t.Context(), nqn, 1)); err != nil {
+		t.Fatal(err)
+	}
+	st := b.Status()
+	for _, why := range []string{st.Targets[0].LUNs[1].Error, st.Subsystems[0].Namespaces[0].Error} {
+		if !strings.HasPrefix(why, "removed by") {
+			t.Errorf("status says %q", why)
 		}
 	}
 }

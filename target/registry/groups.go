@@ -74,7 +74,7 @@ func (s *groups) each(name string, f func(*haGroup) error) error {
 			continue
 		}
 		for _, p := range s.volumes.placesOf(o) {
-			if p.node == name && !seen[g] {
+			if p.node == nodeName(name) && !seen[g] {
 				seen[g] = true
 				errs = append(errs, f(g))
 			}

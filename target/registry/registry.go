@@ -161,7 +161,7 @@ func ProbeStateDir(cfg *config.Config) (start, save error) {
 
 // AddLUN makes a volume a LUN of a target, as long as the target runs.
 func (r *Registry) AddLUN(ctx context.Context, iqn string, lun uint16, v config.Volume) error {
-	return r.mapping.addLUN(ctx, r.config(), iqn, config.LUN{LUN: int(lun), Volume: v.Name}, v)
+	return r.mapping.addLUN(ctx, r.config(), nodeName(iqn), config.LUN{LUN: int(lun), Volume: v.Name}, v)
 }
 
 // Volume returns the description of a volume that is served or configured already.
@@ -181,7 +181,7 @@ func (r *Registry) Volumes() []config.Volume { return slices.Clone(r.config().Vo
 // RemoveLUN takes a LUN away, and closes its volume if it was the last place. If ctx ends
 // first, commands still hold the volume, and RemoveLUN may be called again.
 func (r *Registry) RemoveLUN(ctx context.Context, iqn string, lun uint16) error {
-	return r.mapping.removeLUN(ctx, iqn, lun)
+	return r.mapping.removeLUN(ctx, nodeName(iqn), lun)
 }
 
 // AddNamespace makes a volume a namespace of a subsystem, as long as the target runs.
@@ -216,7 +216,7 @@ func (r *Registry) ActiveGroups() []string { return r.groups.active() }
 // GroupAt returns the name of the group that the volume of a LUN or a namespace moves with,
 // "" if it stays.
 func (r *Registry) GroupAt(node string, id uint32) string {
-	if g := r.groups.at(place{node, id}); g != nil {
+	if g := r.groups.at(place{nodeName(node), id}); g != nil {
 		return g.cfg.Name
 	}
 	return ""
@@ -225,7 +225,7 @@ func (r *Registry) GroupAt(node string, id uint32) string {
 // ResizeLUN changes the size of the volume that a LUN is, bytes, wherever it is served.
 // Every initiator is told.
 func (r *Registry) ResizeLUN(ctx context.Context, iqn string, lun uint16, size int64) error {
-	o := r.volumes.at(place{iqn, uint32(lun)})
+	o := r.volumes.at(place{nodeName(iqn), uint32(lun)})
 	if o == nil {
 		return fmt.Errorf("target %s has no LUN %d", iqn, lun)
 	}
@@ -247,7 +247,7 @@ func (r *Registry) Trace(name, node string, unit uint32, slower time.Duration) (
 	o := r.volumes.find(name)
 	switch {
 	case name == "":
-		if o = r.volumes.at(place{node, unit}); o == nil {
+		if o = r.volumes.at(place{nodeName(node), unit}); o == nil {
 			return nil, fmt.Errorf("%s has no LUN or namespace %d", node, unit)
 		}
 	case o == nil:

@@ -554,3 +554,25 @@ func TestRemovedAfterRefusal(t *testing.T) {
 		}
 	}
 }
+
+// Case does not count in the name of a target, whoever writes it: what is added under one spelling
+// goes under another, and its volume with it.
+func TestNamesOfTargetsInCapitals(t *testing.T) {
+	b := newBed(t, base)
+	const iqn, loud = "iqn.2026-11.test:a", "IQN.2026-11.Test:A"
+	if err := b.AddLUN(t.Context(), loud, 7, config.Volume{Name: "new", Type: config.VolumeMemory, Size: 1 << 20, Placement: "direct"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.ResizeLUN(t.Context(), loud, 7, 2<<20); err != nil || b.size(7) != 2<<20 {
+		t.Errorf("%v, %d bytes", err, b.size(7))
+	}
+	if err := b.RemoveLUN(t.Context(), iqn, 7); err != nil || b.storage.closings("new") != 1 {
+		t.Errorf("%v; closed %d times", err, b.storage.closings("new"))
+	}
+	if err := b.RemoveLUN(t.Context(), loud, 1); err != nil || b.storage.closings("well") != 1 {
+		t.Errorf("%v; closed %d times", err, b.storage.closings("well"))
+	}
+	if changes, err := b.Reload(t.Context(), false); err != nil || len(changes) != 1 || b.size(1) == 0 {
+		t.Errorf("a reload does not bring it back: %v, %v", changes, err)
+	}
+}

@@ -36,8 +36,10 @@ func (c *Config) check(r *report) {
 	checkSize(r, "limits.staging_memory", c.Limits.StagingMemory, 16<<20, 1<<40)
 	if c.Admin.Metrics != "" {
 		checkHostPort(r, "admin.metrics", c.Admin.Metrics)
-		if i := slices.IndexFunc(c.Portals, func(p Portal) bool { return p.Listen == c.Admin.Metrics }); i >= 0 {
-			r.add("admin.metrics", "%s is already the address of portals[%d]", c.Admin.Metrics, i)
+		if i := slices.IndexFunc(c.Portals, func(p Portal) bool {
+			return !p.RoCE() && (p.Listen == c.Admin.Metrics || overlap(p.Listen, c.Admin.Metrics))
+		}); i >= 0 {
+			r.add("admin.metrics", "%s is already the address of portals[%d], %s", c.Admin.Metrics, i, c.Portals[i].Listen)
 		}
 	}
 	if n := len(c.Admin.Socket); n > maxSocketPath {
@@ -129,21 +131,26 @@ func (c *Config) checkReached(r *report) {
 // coveredBy names the portal before i that has the same port on all interfaces,
 // or that portal i, on all interfaces, would share its port with.
 func (c *Config) coveredBy(i int) string {
-	all := func(host string) bool { return host == "" || host == "0.0.0.0" || host == "::" }
-	host, port, err := net.SplitHostPort(c.Portals[i].Listen)
-	if err != nil || port == "0" || c.Portals[i].RoCE() {
+	if c.Portals[i].RoCE() {
 		return ""
 	}
 	for _, p := range c.Portals[:i] {
-		if p.RoCE() {
-			continue
-		}
-		h, other, err := net.SplitHostPort(p.Listen)
-		if err == nil && other == port && h != host && (all(h) || all(host)) {
+		if !p.RoCE() && p.Listen != c.Portals[i].Listen && overlap(p.Listen, c.Portals[i].Listen) {
 			return p.Listen
 		}
 	}
 	return ""
+}
+
+// overlap reports whether two addresses have one port, of which one of them is on all interfaces.
+func overlap(a, b string) bool {
+	all := func(host string) bool { return host == "" || host == "0.0.0.0" || host == "::" }
+	x, port, err := net.SplitHostPort(a)
+	if err != nil || port == "0" {
+		return false
+	}
+	y, other, err := net.SplitHostPort(b)
+	return err == nil && other == port && (all(x) || all(y))
 }
 
 // checkVolumes checks each volume, and that no two have one name, store or identity.
@@ -194,7 +201,7 @@ func (c *Config) checkVolume(r *report, key string, v *Volume) {
 		r.add(key+".qos", "limits cannot be negative; 0 means no limit")
 	}
 	checkSnapshots(r, key+".snapshots", v)
-	if v.Fault.ErrorRate < 0 || v.Fault.ErrorRate > 1 {
+	if !(v.Fault.ErrorRate >= 0 && v.Fault.ErrorRate <= 1) { // what is no number, too
 		r.add(key+".fault.error_rate", "%v is not a share between 0 and 1", v.Fault.ErrorRate)
 	}
 	if v.Fault.ReadDelay < 0 || v.Fault.WriteDelay < 0 {

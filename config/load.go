@@ -105,6 +105,8 @@ func Parse(text []byte, path string) (*Config, error) {
 // no target. The environment applies.
 func Default() (*Config, error) { return Parse(nil, "") }
 
+// decode makes the configuration of a document whose shape has been checked, with the defaults of
+// the sections without lists and what the environment overrides there.
 func decode(doc *yaml.Node) (*Config, error) {
 	v := viper.New()
 	v.SetEnvPrefix(EnvPrefix)

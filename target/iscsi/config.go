@@ -161,8 +161,8 @@ type Target struct {
 	// reached; empty: all.
 	Portals []uint16
 	// Listen are the listening addresses (Portal.Listen) of the portals it is offered on, of
-	// those groups; empty: all of them. A portal group of the target is what it has there
-	// (RFC 7143 §4.1.2), which need not be all portals of that tag.
+	// those groups; empty: all of them. Portal groups are those of each target,
+	// which need not have all portals of a tag.
 	Listen []string
 	// PortGroups replaces the target port groups, of which there is one for each
 	// portal group otherwise. Relative target ports are portal group tags.

@@ -1,7 +1,10 @@
 package backing
 
 import (
+	"errors"
 	"sync"
+
+	"golang.org/x/sys/unix"
 
 	"softiser/blockdev"
 )
@@ -37,10 +40,12 @@ func (v *Volume) Erase(off, n int64) error {
 	}
 	defer v.opMu.RUnlock()
 	for _, e := range extents {
-		if e.Data {
-			if err := v.overwrite(e.Off, e.Len); err != nil {
-				return err
-			}
+		wipe := v.overwrite
+		if !e.Data {
+			wipe = v.eraseHole
+		}
+		if err := wipe(e.Off, e.Len); err != nil {
+			return err
 		}
 	}
 	if err := v.syncRange(off, n); err != nil {
@@ -50,6 +55,33 @@ func (v *Volume) Erase(off, n int64) error {
 		return nil
 	}
 	return v.zero("discard", off, n, v.cfg.Punch, true)
+}
+
+// eraseHole overwrites the blocks behind what reads as a hole: those that were made zero by
+// WriteZeroes, or of a preallocated file, hold what they held. Where the file system does not tell of
+// them, there is a hole. The caller has v.opMu.
+func (v *Volume) eraseHole(off, n int64) error {
+	for end := off + n; off < end; {
+		at, k, err := int64(0), int64(0), error(nil)
+		err = retry(func() error {
+			at, k, err = v.sys.allocated(v.fd, off, end-off)
+			return err
+		})
+		switch {
+		case errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOTTY) || err == nil && k == 0:
+			return nil
+		case err != nil:
+			return v.fail("FIEMAP", off, end-off, err)
+		}
+		// A file system may have blocks that are smaller.
+		stop := min((at+k+v.mask)&^v.mask, end)
+		at = max(at&^v.mask, off)
+		if err := v.overwrite(at, stop-at); err != nil {
+			return err
+		}
+		off = stop
+	}
+	return nil
 }
 
 // lists are for one slice each, for what would otherwise allocate one per command.

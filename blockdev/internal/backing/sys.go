@@ -24,6 +24,7 @@ type kernel struct {
 	mlock       func(p []byte) error
 	mmap        func(fd int, off int64, n, prot, flags int) ([]byte, error)
 	reopen      func(fd int) (int, error)
+	allocated   func(fd int, off, n int64) (at, length int64, err error)
 }
 
 var linux = kernel{
@@ -41,6 +42,7 @@ var linux = kernel{
 	mlock:       mlockOnFault,
 	mmap:        unix.Mmap,
 	reopen:      reopen,
+	allocated:   allocated,
 }
 
 // retry repeats a call that a signal interrupted; Go's own preemption signals
@@ -91,4 +93,32 @@ func ioctlUint64(fd int, request uint) (n uint64, err error) {
 		return 0, e
 	}
 	return n, nil
+}
+
+// fsIocFiemap is FS_IOC_FIEMAP.
+const fsIocFiemap = 0xc020660b
+
+// fiemap is struct fiemap with room for one struct fiemap_extent.
+type fiemap struct {
+	start, length         uint64
+	flags, mapped         uint32
+	count, _              uint32
+	logical, physical, of uint64 // of: bytes of the extent
+	_                     [2]uint64
+	extentFlags           uint32
+	_                     [3]uint32
+}
+
+// allocated returns the first run of [off, off+n) that has blocks in the file system, those
+// included that SEEK_DATA passes over because they read as zeroes; length 0: there is none.
+func allocated(fd int, off, n int64) (at, length int64, err error) {
+	m := fiemap{start: uint64(off), length: uint64(n), count: 1}
+	if _, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), fsIocFiemap, uintptr(unsafe.Pointer(&m))); e != 0 {
+		return 0, 0, e
+	}
+	if m.mapped == 0 {
+		return 0, 0, nil
+	}
+	at = max(int64(m.logical), off)
+	return at, max(min(int64(m.logical+m.of), off+n)-at, 0), nil
 }

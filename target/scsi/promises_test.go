@@ -74,16 +74,25 @@ func TestReservationMeetsArrivingWrite(t *testing.T) {
 // TestStuckUndo: when the volume takes neither the new nor the old data of a WRITE
 // ATOMIC, the entry must not undo at the next start what was written since.
 func TestStuckUndo(t *testing.T) {
-	for _, how := range []string{"write", "write same", "copy"} {
+	for _, how := range []string{"write", "write same", "copy", "compare and write that had begun", "unmap that had begun"} {
 		t.Run(how, func(t *testing.T) {
 			dir := t.TempDir()
 			path := filepath.Join(dir, "v")
 			f := faulty.New(openFile(t, path), 1)
 			r := newRig(t, Config{StateDir: dir}, LUConfig{Volume: f}, LUConfig{LUN: 1, Volume: newNamed(t, "b")})
 			r.do(spc.AppendWrite(nil, 8, 8, false), fill(4096, 1), 0).good()
+			want := fill(4096, 50)
+			var begun *call // it waits for its data
+			switch how {
+			case "compare and write that had begun":
+				begun = r.start(r.nx[0], 0, spc.AppendCompareAndWrite(nil, 8, 8, false), append(fill(4096, 1), want...), 0, held)
+			case "unmap that had begun":
+				want = make([]byte, 4096)
+				list := spc.AppendUnmapList(nil, []spc.Range{{LBA: 8, Blocks: 8}})
+				begun = r.start(r.nx[0], 0, spc.AppendUnmap(nil, uint16(len(list))), list, 0, held)
+			}
 			f.SetRules(faulty.Rule{Op: faulty.Write, Torn: true, Times: 1}, faulty.Rule{Op: faulty.Write, Err: blockdev.ErrMedium, Times: 1})
 			r.do(spc.AppendWriteAtomic16(nil, 8, 8, false), fill(4096, 99), 0).sense(spc.KeyMedium, spc.ASCWriteError)
-			want := fill(4096, 50)
 			switch how {
 			case "write":
 				r.do(spc.AppendWrite(nil, 8, 8, false), want, 0).good()
@@ -94,6 +103,9 @@ func TestStuckUndo(t *testing.T) {
 				r.on(r.nx[0], 1, spc.AppendWrite(nil, 8, 8, false), want, 0).good()
 				list := copyList(1, append(r.target(1), r.target(0)...), spc.CopySegment{Type: spc.CopyBlockToBlock, Dst: 1, Blocks: 8, SrcLBA: 8, DstLBA: 8})
 				r.on(r.nx[0], 1, xcopy(list), list, 0).good()
+			default:
+				r.port.release(begun)
+				r.finish(begun).good()
 			}
 			r.do(spc.AppendSyncCache(nil, 0, 0, false), nil, 0).good()
 			r.close()
@@ -104,6 +116,46 @@ func TestStuckUndo(t *testing.T) {
 			again := newRig(t, Config{StateDir: dir}, LUConfig{Volume: openFile(t, path)})
 			if got := again.do(spc.AppendRead(nil, 8, 8, false), nil, 4096).good().data; !bytes.Equal(got, want) {
 				t.Error("a start has undone what was written and flushed")
+			}
+		})
+	}
+}
+
+// TestRewriteMeetsStagedWrite: a command that waits for its initiator's data does not keep a rewrite
+// from beginning, and is not carried out in the middle of it, nor against a write protection.
+func TestRewriteMeetsStagedWrite(t *testing.T) {
+	list := spc.AppendUnmapList(nil, []spc.Range{{LBA: 8, Blocks: 8}})
+	for name, c := range map[string]struct{ cdb, out []byte }{
+		"COMPARE AND WRITE": {spc.AppendCompareAndWrite(nil, 8, 8, false), make([]byte, 8192)},
+		"ORWRITE":           {spc.AppendOrWrite16(nil, 8, 8, false), fill(4096, 1)},
+		"WRITE ATOMIC":      {spc.AppendWriteAtomic16(nil, 8, 8, false), fill(4096, 1)},
+		"UNMAP":             {spc.AppendUnmap(nil, uint16(len(list))), list},
+	} {
+		t.Run(name, func(t *testing.T) {
+			stalled := make(chan struct{})
+			f := faulty.New(newNamed(t, "a"), 1)
+			r := newRig(t, Config{StateDir: t.TempDir()}, LUConfig{Volume: f})
+			vol := r.dev.lookup(0).vol
+			start := func() *call { return r.start(r.nx[0], 0, c.cdb, c.out, 0, held) }
+			begun := start()
+			if err := vol.Protect(true); err != nil {
+				t.Fatal(err)
+			}
+			r.port.release(begun)
+			r.finish(begun).sense(spc.KeyDataProtect, spc.ASCWriteProtected)
+			if err := vol.Protect(false); err != nil {
+				t.Fatal(err)
+			}
+			r.attention(r.nx[0], spc.ASCModeChanged)
+			begun = start()
+			f.SetRules(faulty.Rule{Op: faulty.Write, Hold: stalled})
+			r.do(overwrite(0x80), overwriteList, 0).good()
+			r.port.release(begun)
+			r.finish(begun).sense(spc.KeyNotReady, spc.ASCSanitizeInProgress)
+			close(stalled)
+			r.settled()
+			if !r.full(0xA5) {
+				t.Error("blocks do not hold what the sanitize has written")
 			}
 		})
 	}

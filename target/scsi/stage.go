@@ -94,9 +94,16 @@ func (c *chunks) next() {
 
 func stageArrived(t *Task) {
 	if t.op.hold == volume.HoldStaged {
-		t.exclusively(stageWork)
+		t.exclusively(stageHeld)
 	} else {
 		t.toWorker(stageWork)
+	}
+}
+
+// stageHeld is stageWork of a command that has its blocks now.
+func stageHeld(t *Task) {
+	if t.enabledStill() {
+		stageWork(t)
 	}
 }
 

@@ -30,6 +30,9 @@ func cmdUnmap(t *Task) {
 
 // unmapJob checks the whole list before it discards anything.
 func unmapJob(t *Task) {
+	if !t.enabledStill() {
+		return
+	}
 	lu, p := t.lu, t.data.param()
 	g := lu.geo()
 	n, err := spc.UnmapDescriptors(p)

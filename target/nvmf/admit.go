@@ -93,6 +93,21 @@ func (r volumeRequest) decode() nvme.Status {
 // forbidden says what keeps the command from its volume now.
 func (r volumeRequest) forbidden() nvme.Status { return r.forbiddenBy(r.ns) }
 
+// forbiddenStill is forbidden for a command that has waited for its host's data and has its blocks only
+// now: a rewrite of the medium, a write protection and an atomic write that could not be undone have not
+// waited for it. It waits for storage.
+func (r volumeRequest) forbiddenStill() nvme.Status {
+	if s := r.forbidden(); s != nvme.Success {
+		return s
+	}
+	vol := r.ns.vol
+	vol.Touched()
+	if vol.Journal.Stuck() && vol.Journal.Unstick(r.Stop()) != nil {
+		return nvme.InternalError
+	}
+	return nvme.Success
+}
+
 // forbiddenBy says what would keep the command from a namespace now. A command that enters the
 // task set behind the abort of its queue's commands has not been found by that, and sees here
 // that they are.

@@ -155,7 +155,7 @@ func (p fusedRequest) collect() {
 // compareAndWrite runs with the blocks held.
 func (p fusedRequest) compareAndWrite() {
 	c, w := p.compare, p.write
-	if s := w.forbidden(); s != nvme.Success { // it may have changed while the host sent its data
+	if s := w.forbiddenStill(); s != nvme.Success {
 		w.end(s)
 		return
 	}

@@ -96,7 +96,8 @@ type queue struct {
 type command struct {
 	cid     uint16
 	in, out []byte
-	silent  bool // the host does not send the data that it is asked for
+	silent  bool         // the host does not send the data that it is asked for
+	r2t     nvmetcp.Data // what it was asked for; written before queue.asked
 	got     int
 	cqe     nvme.CQE
 	done    chan struct{}
@@ -204,6 +205,7 @@ func (q *queue) readAll() error {
 				return fmt.Errorf("R2T %x for no command", b)
 			}
 			if c.silent {
+				c.r2t = *d
 				q.asked <- struct{}{}
 				continue
 			}
@@ -272,6 +274,14 @@ func (q *queue) start(s nvme.SQE, in, out []byte) *command {
 // startSilent is start for a host that says that it has data and does not send it.
 func (q *queue) startSilent(s nvme.SQE, out []byte) *command {
 	return q.begin(s, &command{out: out, silent: true, done: make(chan struct{})})
+}
+
+// deliver sends what a silent command's data was asked for after all.
+func (q *queue) deliver(c *command) {
+	d := &c.r2t
+	var h nvmetcp.Data
+	h.Set(nvmetcp.TypeH2CData, nvmetcp.FlagLast, q.digests, d.CCCID(), d.TTAG(), d.Offset(), d.Length(), 0)
+	q.send(h[:], c.out[d.Offset():][:d.Length()])
 }
 
 func (q *queue) begin(s nvme.SQE, c *command) *command {

@@ -33,6 +33,10 @@ func (r zeroRequest) manage() {
 // deallocate discards the ranges of a Dataset Management command, when all of them are
 // within the namespace.
 func (r zeroRequest) deallocate() {
+	if s := r.forbiddenStill(); s != nvme.Success {
+		r.end(s)
+		return
+	}
 	q := r.sqe().DatasetManagement()
 	g := r.ns.vol.Geo()
 	b := r.params

@@ -64,9 +64,8 @@ func Open(cfg Config) (*Device, error) {
 	return d, nil
 }
 
-// open opens or creates the file, locks it, and puts the backing volume on it. What
-// fails leaves no file that it has created.
-func open(cfg Config) (_ *Device, err error) {
+// open opens or creates the file, locks it, and puts the backing volume on it.
+func open(cfg Config) (*Device, error) {
 	cfg.BlockSize = cmp.Or(cfg.BlockSize, 512)
 	cfg.PhysBlockSize = cmp.Or(cfg.PhysBlockSize, max(4096, cfg.BlockSize))
 	if cfg.Opened != nil {
@@ -76,20 +75,31 @@ func open(cfg Config) (_ *Device, err error) {
 	if err != nil {
 		return nil, err
 	}
+	return take(cfg, f, created)
+}
+
+// take makes a volume of f, which it takes over. What fails leaves no file that has been created for
+// it, unless somebody else was faster to lock that.
+func take(cfg Config, f *os.File, created bool) (_ *Device, err error) {
+	locked := false
 	defer func() {
 		if err != nil {
-			f.Close()
-			if created {
-				os.Remove(cfg.Path)
+			if created && locked {
+				os.Remove(cfg.Path) // while nobody else can lock it
 			}
+			f.Close()
 		}
 	}()
 	if err := backing.Lock(f, cfg.ReadOnly); err != nil {
 		return nil, err
 	}
+	locked = true
 	var st unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
 		return nil, fmt.Errorf("fstat: %w", err)
+	}
+	if !stands(f, cfg.Path) {
+		return nil, errors.New("the file has been removed or replaced while it was opened; try again")
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFREG {
 		return nil, errors.New("not a regular file; block devices are volumes of type raw")
@@ -127,6 +137,13 @@ func open(cfg Config) (_ *Device, err error) {
 	}
 	f.Close()
 	return v, nil
+}
+
+// stands reports whether name still leads to f.
+func stands(f *os.File, name string) bool {
+	st, err := f.Stat()
+	now, nerr := os.Stat(name)
+	return err == nil && nerr == nil && os.SameFile(st, now)
 }
 
 // sizeOf is the size of the volume in a file of n bytes: its whole blocks.

@@ -3,6 +3,7 @@ package file
 import (
 	"bytes"
 	"errors"
+	"os"
 	"path/filepath"
 	"testing"
 
@@ -10,6 +11,7 @@ import (
 
 	"softiser/blockdev"
 	"softiser/blockdev/blockdevtest"
+	"softiser/blockdev/internal/backing"
 )
 
 func TestConformance(t *testing.T) {
@@ -60,5 +62,39 @@ func TestReservedStaysReserved(t *testing.T) {
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil || st.Blocks*512 < size {
 		t.Errorf("%d bytes are reserved, %v", st.Blocks*512, err)
+	}
+}
+
+// TestTwoCreators: of two who open a file that was not there, the one who was slower to lock it does not
+// take it away from the other, nor serves what has been taken away.
+func TestTwoCreators(t *testing.T) {
+	cfg := Config{Path: filepath.Join(t.TempDir(), "disk.img"), Size: 1 << 20, BlockSize: 512, PhysBlockSize: 4096}
+	f, created, err := openFile(cfg)
+	if err != nil || !created {
+		t.Fatal(created, err)
+	}
+	other, created2, err := openFile(cfg)
+	if err != nil || created2 {
+		t.Fatal(created2, err)
+	}
+	if err := backing.Lock(other, false); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := take(cfg, f, created); !errors.Is(err, blockdev.ErrInUse) {
+		t.Errorf("both have it: %v", err)
+	}
+	if _, err := os.Stat(cfg.Path); err != nil {
+		t.Errorf("the file of the faster one: %v", err)
+	}
+	other.Close()
+	if f, created, err = openFile(cfg); err != nil || created {
+		t.Fatal(created, err)
+	}
+	if err := os.Remove(cfg.Path); err != nil {
+		t.Fatal(err)
+	}
+	if d, err := take(cfg, f, created); err == nil {
+		t.Error("a file without a name is served")
+		d.Close()
 	}
 }

@@ -113,24 +113,6 @@ func (t *Task) enable() {
 	t.start()
 }
 
-// enabledStill is enable for a task that has waited for its initiator's data and has its blocks only now:
-// a rewrite of the medium, a write protection and an atomic write that could not be undone have not
-// waited for it. Commands that have begun go on when the unit moves to another node. When it reports
-// false it has ended the task. It waits for storage.
-func (t *Task) enabledStill() bool {
-	vol := t.lu.vol
-	if g := t.lu.gates() & t.op.gates &^ volume.Closed; g != 0 {
-		t.refuse(g)
-		return false
-	}
-	vol.Touched()
-	if vol.Journal.Stuck() && vol.Journal.Unstick(t.Stop()) != nil {
-		t.fail(spc.KeyHardware, spc.ASCInternalFailure)
-		return false
-	}
-	return true
-}
-
 // writes reports whether the command changes blocks.
 func (t *Task) writes() bool { return t.op.gates&volume.ReadOnly != 0 && t.op.op != spc.OpSanitize }
 

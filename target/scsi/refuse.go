@@ -36,6 +36,24 @@ func (t *Task) refuse(g volume.Gate) {
 	}
 }
 
+// enabledStill is enable for a task that has waited for its initiator's data and has its blocks only now:
+// a rewrite of the medium, a write protection and an atomic write that could not be undone have not
+// waited for it. Commands that have begun go on when the unit moves to another node. When it reports
+// false it has ended the task. It waits for storage.
+func (t *Task) enabledStill() bool {
+	vol := t.lu.vol
+	if g := t.lu.gates() & t.op.gates &^ volume.Closed; g != 0 {
+		t.refuse(g)
+		return false
+	}
+	vol.Touched()
+	if vol.Journal.Stuck() && vol.Journal.Unstick(t.Stop()) != nil {
+		t.fail(spc.KeyHardware, spc.ASCInternalFailure)
+		return false
+	}
+	return true
+}
+
 // sense tells that a test runs, and how far it is; no sense if none does.
 func (s *selfTest) sense() spc.Sense {
 	s.mu.Lock()

@@ -40,11 +40,12 @@ func (v *Volume) Erase(off, n int64) error {
 	}
 	defer v.opMu.RUnlock()
 	for _, e := range extents {
-		wipe := v.overwrite
-		if !e.Data {
-			wipe = v.eraseHole
+		if e.Data {
+			err = v.overwrite(e.Off, e.Len)
+		} else {
+			err = v.behindHole(e.Off, e.Len, v.overwrite)
 		}
-		if err := wipe(e.Off, e.Len); err != nil {
+		if err != nil {
 			return err
 		}
 	}
@@ -57,26 +58,26 @@ func (v *Volume) Erase(off, n int64) error {
 	return v.zero("discard", off, n, v.cfg.Punch, true)
 }
 
-// eraseHole overwrites the blocks behind what reads as a hole: those that were made zero by
+// behindHole calls f for the blocks behind what reads as a hole: those that were made zero by
 // WriteZeroes, or of a preallocated file, hold what they held. Where the file system does not tell of
-// them, there is a hole. The caller has v.opMu.
-func (v *Volume) eraseHole(off, n int64) error {
+// them, there are none.
+func (m *mapped) behindHole(off, n int64, f func(off, n int64) error) error {
 	for end := off + n; off < end; {
 		at, k, err := int64(0), int64(0), error(nil)
 		err = retry(func() error {
-			at, k, err = v.sys.allocated(v.fd, off, end-off)
+			at, k, err = m.sys.allocated(m.fd, off, end-off)
 			return err
 		})
 		switch {
 		case errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOTTY) || err == nil && k == 0:
 			return nil
 		case err != nil:
-			return v.fail("FIEMAP", off, end-off, err)
+			return m.fail("FIEMAP", off, end-off, err)
 		}
 		// A file system may have blocks that are smaller.
-		stop := min((at+k+v.mask)&^v.mask, end)
-		at = max(at&^v.mask, off)
-		if err := v.overwrite(at, stop-at); err != nil {
+		stop := min((at+k+m.mask)&^m.mask, end)
+		at = max(at&^m.mask, off)
+		if err := f(at, stop-at); err != nil {
 			return err
 		}
 		off = stop

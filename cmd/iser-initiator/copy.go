@@ -51,6 +51,7 @@ func (f *copyFlags) open(cmd *cobra.Command, url string) (*stream, error) {
 		l.Close()
 		return nil, err
 	}
+	s.padLength()
 	return s, nil
 }
 
@@ -214,7 +215,7 @@ the target.`,
 			return err
 		}
 		defer r.Close()
-		if err := s.write(cmd.Context(), r); err != nil {
+		if err := s.write(cmd.Context(), s.counted(r)); err != nil {
 			return err
 		}
 		if f.flush {
@@ -278,7 +279,7 @@ where the first difference is. Without --length the length of FILE counts.`,
 			return err
 		}
 		defer r.Close()
-		at, err := s.compare(cmd.Context(), r)
+		at, err := s.compare(cmd.Context(), s.counted(r))
 		s.prog.stop()
 		if err != nil && !errors.Is(err, errDiffer) {
 			return err

@@ -223,3 +223,27 @@ func TestOutputCannotBeWritten(t *testing.T) {
 		}
 	}
 }
+
+// A length that ends inside a block is filled up with --pad: so much of the input is taken, and no more.
+func TestPaddedLength(t *testing.T) {
+	addr, vol := serve(t, 1<<20, "")
+	url := "iscsi://" + addr + "/" + testIQN + "/0"
+	in := filepath.Join(t.TempDir(), "in")
+	if err := os.WriteFile(in, bytes.Repeat([]byte("x"), 5000), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := vol.WriteAt(bytes.Repeat([]byte("o"), 4096), 0); err != nil {
+		t.Fatal(err)
+	}
+	must(t, "write", url, in, "--pad", "--length", "1000", "--chunk", "512")
+	want := append(bytes.Repeat([]byte("x"), 1000), make([]byte, 24)...)
+	want = append(want, bytes.Repeat([]byte("o"), 4096-1024)...)
+	got := make([]byte, 4096)
+	if _, err := vol.ReadAt(got, 0); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("the volume holds something else (%v)", err)
+	}
+	must(t, "verify", url, in, "--pad", "--length", "1000", "--chunk", "512")
+	if _, errs, code := run(t, "verify", url, in, "--pad", "--length", "1025"); code != exitDiffer || !strings.Contains(errs, "byte 1000 ") {
+		t.Errorf("zeroes instead of the file's bytes: exit %d, %s", code, errs)
+	}
+}

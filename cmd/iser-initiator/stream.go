@@ -28,6 +28,7 @@ type stream struct {
 	lun    blockio.Volume
 	off    int64
 	length int64 // <0: until the input ends
+	input  int64 // bytes of the input that count, where pad has rounded length up to whole blocks; 0: all
 	chunk  int
 	depth  int
 	sparse bool // zeroes are not moved as data
@@ -47,6 +48,21 @@ func (s *stream) pieces() []*piece {
 		ps[i] = &piece{buf: mem[i*s.chunk : (i+1)*s.chunk : (i+1)*s.chunk], done: make(chan struct{}, 1)}
 	}
 	return ps
+}
+
+// padLength rounds the length up to whole blocks.
+func (s *stream) padLength() {
+	if over := s.length % int64(s.lun.Info().BlockSize); s.length > 0 && over != 0 {
+		s.input, s.length = s.length, s.length+int64(s.lun.Info().BlockSize)-over
+	}
+}
+
+// counted is what of the input counts.
+func (s *stream) counted(r io.Reader) io.Reader {
+	if s.input > 0 {
+		return io.LimitReader(r, s.input)
+	}
+	return r
 }
 
 // start runs p's request; the end of it is told on p.done.

@@ -280,6 +280,12 @@ where the first difference is. Without --length the length of FILE counts.`,
 		}
 		defer r.Close()
 		at, err := s.compare(cmd.Context(), s.counted(r))
+		if err == nil && f.length < 0 && n < 0 { // how long the input is was not known before
+			var left bool
+			if left, err = more(r); left {
+				err = &codedError{exitDiffer, fmt.Errorf("the input is longer than the volume from %d on (%d bytes), which holds the same as it begins with; --length says how much to compare", s.off, s.length)}
+			}
+		}
 		s.prog.stop()
 		if err != nil && !errors.Is(err, errDiffer) {
 			return err

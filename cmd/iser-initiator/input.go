@@ -30,9 +30,13 @@ func input(a []string) (r *os.File, length int64, err error) {
 	if err != nil {
 		return nil, -1, err
 	}
-	if st, err := f.Stat(); err == nil && st.IsDir() {
+	st, err := f.Stat()
+	switch {
+	case err == nil && st.IsDir():
 		f.Close()
 		return nil, -1, fmt.Errorf("%s is a directory", a[1])
+	case err == nil && st.Mode()&os.ModeCharDevice != 0: // /dev/zero can be sought in, and has no end
+		return f, -1, nil
 	}
 	n, err := f.Seek(0, io.SeekEnd)
 	if err != nil {

@@ -274,6 +274,32 @@ func TestStandardStreams(t *testing.T) {
 	if _, errs, code := run(t, "write", url); code != exitError || !strings.Contains(errs, "longer than") {
 		t.Errorf("too much input: %d %s", code, errs)
 	}
+	// What is longer than the volume is not equal to it, whatever it begins with.
+	whole := make([]byte, 1<<20)
+	if _, err := vol.ReadAt(whole, 0); err != nil {
+		t.Fatal(err)
+	}
+	swap(&os.Stdin, string(whole)+"x")
+	if _, errs, code := run(t, "verify", url); code != exitDiffer || !strings.Contains(errs, "longer than") {
+		t.Errorf("verify, too much input: %d %s", code, errs)
+	}
+	swap(&os.Stdin, string(whole)+"x")
+	must(t, "verify", url, "--length", "1MiB")
+	swap(&os.Stdin, string(whole))
+	must(t, "verify", url)
+}
+
+// A device without an end is not taken for an empty file.
+func TestEndlessInput(t *testing.T) {
+	addr, vol := serve(t, 1<<20, "")
+	url := "iscsi://" + addr + "/" + testIQN + "/0"
+	must(t, "verify", url, "/dev/zero", "--length", "1MiB")
+	if _, err := vol.WriteAt(bytes.Repeat([]byte{1}, 512), 512<<10); err != nil {
+		t.Fatal(err)
+	}
+	if _, errs, code := run(t, "verify", url, "/dev/zero"); code != exitDiffer || !strings.Contains(errs, fmt.Sprintf("byte %d ", 512<<10)) {
+		t.Errorf("a volume that is not zero: exit %d, %s", code, errs)
+	}
 }
 
 // Wrong usage has its exit code in the commands of other packages, too.

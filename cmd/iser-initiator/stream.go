@@ -253,12 +253,22 @@ func (s *stream) checkEnd(r io.Reader) error {
 	if s.length >= 0 {
 		return nil // the user said how much
 	}
-	if n, err := r.Read(make([]byte, 1)); n == 0 && err == io.EOF {
-		return nil
-	} else if n == 0 && err != nil {
-		return fmt.Errorf("reading the input: %w", err)
+	if left, err := more(r); err != nil || !left {
+		return err
 	}
 	return fmt.Errorf("the input is longer than the %d bytes from %d to the end of the volume; --length says how much to write", s.lun.Info().Size-s.off, s.off)
+}
+
+// more reports whether something is left of the input.
+func more(r io.Reader) (bool, error) {
+	switch _, err := io.ReadFull(r, make([]byte, 1)); err {
+	case nil:
+		return true, nil
+	case io.EOF:
+		return false, nil
+	default:
+		return false, fmt.Errorf("reading the input: %w", err)
+	}
 }
 
 // unpadded is the answer to an input that ends over bytes into a block.

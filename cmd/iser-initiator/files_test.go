@@ -246,4 +246,9 @@ func TestPaddedLength(t *testing.T) {
 	if _, errs, code := run(t, "verify", url, in, "--pad", "--length", "1025"); code != exitDiffer || !strings.Contains(errs, "byte 1000 ") {
 		t.Errorf("zeroes instead of the file's bytes: exit %d, %s", code, errs)
 	}
+	must(t, "write", url, in, "--pad")
+	// Zeroes are added to the end of the last block, not to that of the range.
+	if _, errs, code := run(t, "verify", url, in, "--pad", "--length", "6144"); code != exitError || !strings.Contains(errs, "the file ended after 5120 bytes") {
+		t.Errorf("a file that ends before the range: exit %d, %s", code, errs)
+	}
 }

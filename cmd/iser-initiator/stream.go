@@ -279,7 +279,7 @@ func unpadded(over, bs, at int64) error {
 // compare reads the range and compares it with r. The offset of the first
 // difference is returned with errDiffer.
 func (s *stream) compare(ctx context.Context, r io.Reader) (at int64, err error) {
-	want := make([]byte, s.chunk)
+	want, bs := make([]byte, s.chunk), s.lun.Info().BlockSize
 	pos := s.off
 	err = s.read(ctx, func(got []byte) error {
 		n, err := io.ReadFull(r, want[:len(got)])
@@ -287,8 +287,9 @@ func (s *stream) compare(ctx context.Context, r io.Reader) (at int64, err error)
 			return fmt.Errorf("reading the file: %w", err)
 		}
 		if n < len(got) && s.pad {
-			clear(want[n:len(got)])
-			n = len(got)
+			end := (n + bs - 1) / bs * bs
+			clear(want[n:end])
+			n = end
 		}
 		if !bytes.Equal(got[:n], want[:n]) {
 			i := 0

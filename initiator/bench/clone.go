@@ -118,7 +118,7 @@ func (j *Job) openLedger(base, unit, size int64) (*Ledger, error) {
 	if j.NumJobs > 1 {
 		path = fmt.Sprintf("%s.%d", path, j.clone)
 	}
-	return openLedger(path, j.Seed, base, unit, blocks, j.VerifyOnly)
+	return openLedger(path, j.Seed, base, unit, blocks, j.VerifyOnly || !j.writes())
 }
 
 // makeSlots allots the slots of a clone and their buffers, page-aligned and in one

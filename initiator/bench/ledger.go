@@ -67,7 +67,7 @@ func (l *Ledger) sign(p []byte, off int64, j *Job) {
 }
 
 // openLedger opens or creates the ledger file at path. An existing one must
-// describe the same range; its seed wins. mustExist is for verify-only runs.
+// describe the same range; its seed wins. mustExist is for runs that only check.
 func openLedger(path string, seed uint64, base, unit int64, blocks uint64, mustExist bool) (_ *Ledger, err error) {
 	flags := os.O_RDWR
 	if !mustExist {

@@ -107,7 +107,8 @@ func (s *Stats) writeVerify(w io.Writer) {
 // verifiedNothing says so of a job that was only to verify, and why; "" of others. It is no error: a run
 // that is killed before its first flush leaves a ledger that promises nothing.
 func (s *Stats) verifiedNothing() string {
-	if !s.Job.VerifyOnly || s.Verified > 0 || s.doing != "" {
+	j := s.Job
+	if checks := j.VerifyOnly || j.VerifyState != "" && !j.writes(); !checks || s.Verified > 0 || s.doing != "" {
 		return ""
 	}
 	known := "acknowledged"

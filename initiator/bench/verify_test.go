@@ -3,6 +3,7 @@ package bench
 import (
 	"encoding/json"
 	"errors"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -237,6 +238,28 @@ func TestNothingWasVerified(t *testing.T) {
 		if said := strings.Contains(report.String(), "nothing was verified"); said != (want != "") {
 			t.Errorf("%q: %s", text, &report)
 		}
+	}
+}
+
+// A job that only reads goes by a ledger that is there: with a new one it would find every block right.
+func TestReadersNeedALedger(t *testing.T) {
+	f := newFake(t, 1<<20)
+	path := filepath.Join(t.TempDir(), "mistyped")
+	reader := "[j]\nrw=read\nbs=4k\nsize=1m\nverify=crc32c\nverify_state=" + path
+	if _, err := runText(t, f, reader); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("%v, want an error: there is no ledger", err)
+	}
+	if _, err := os.Stat(path); err == nil {
+		t.Error("a ledger has been made")
+	}
+	mustRun(t, f, writeVerify+"number_ios=1\nend_fsync=0\nverify_state="+path)
+	if r := mustRun(t, f, reader); r.Clones[0].Verified != 1 {
+		t.Errorf("%d blocks verified, want that of the ledger", r.Clones[0].Verified)
+	}
+	mustRun(t, f, writeVerify+"do_verify=0\nnumber_ios=1\nend_fsync=0\noffset=512k\nsize=64k\nverify_state="+path+"2")
+	r := mustRun(t, f, "[j]\nrw=read\nbs=4k\noffset=512k\nsize=64k\nnumber_ios=1\nverify=crc32c\nrandrepeat=1\nverify_state="+path+"2")
+	if s := r.Clones[0]; s.Verified == 0 && s.verifiedNothing() == "" {
+		t.Error("a reader that knew of no block that it read does not say so")
 	}
 }
 

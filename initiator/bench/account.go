@@ -113,6 +113,11 @@ func (c *clone) measure(now time.Duration) {
 		c.live.bytes[d].Store(0)
 	}
 	c.pace.reset(now)
+	for i := range c.slots {
+		if s := &c.slots[i]; s.held { // parked until its old time, and issued in the new account
+			c.pace.take(s.ext, now)
+		}
+	}
 	c.floors = newFloors(c.job)
 }
 

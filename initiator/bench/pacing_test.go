@@ -42,6 +42,7 @@ func TestRates(t *testing.T) {
 		{"rw=read\nrate_iops=100\niodepth=32\nnumber_ios=500", 500, 4990 * time.Millisecond, 5010 * time.Millisecond},
 		{"rw=read\nthinktime=10ms\nnumber_ios=100", 100, 990 * time.Millisecond, 1010 * time.Millisecond},
 		{"rw=randread\nrate_iops=50\ntime_based\nruntime=4\nramp_time=2", 200, 3990 * time.Millisecond, 4010 * time.Millisecond},
+		{"rw=randread\nrate_iops=50\ntime_based\nruntime=4\nramp_time=2\niodepth=64", 200, 3980 * time.Millisecond, 4010 * time.Millisecond},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			f := newFake(t, 4<<20)

@@ -102,6 +102,9 @@ func newClone(j *Job, luns []LUN, info blockdev.Info, epoch time.Time) (c *clone
 		return nil, errors.Join(err, c.close())
 	}
 	c.pace, c.floors = newPacing(j), newFloors(j)
+	if c.pace.on && j.mixed() && j.RWMixRead > 0 && j.RWMixRead < 100 && j.Verify == VerifyNone { // whose replay needs a sequence that is the same each time
+		c.work.offsets.turn = func(d dir) dir { return c.pace.turn(d, c.now()) }
+	}
 	return c, nil
 }
 

@@ -37,6 +37,16 @@ func (p *pacing) take(e extent, now time.Duration) time.Duration {
 	return wait
 }
 
+// turn returns the direction of the next operation of a mixed load, which by its mix would be d: the other
+// one where d is ahead of its rate and that is due earlier. So each direction has its rate, as in fio.
+func (p *pacing) turn(d dir, now time.Duration) dir {
+	other := dirRead + dirWrite - d
+	if wait := p.lim[d].wait(now); wait > 0 && p.lim[other].wait(now) < wait {
+		return other
+	}
+	return d
+}
+
 // limiter paces one direction of one clone: the n-th byte (or operation) is due
 // at start + n/rate, so a load that has fallen behind catches up, as fio's
 // linear rate does.

@@ -61,6 +61,33 @@ func TestRates(t *testing.T) {
 	}
 }
 
+// A direction that is ahead of its rate lets the other one go on, as in fio.
+func TestRatesOfMixedLoads(t *testing.T) {
+	for _, tc := range []struct {
+		text          string
+		reads, writes uint64
+	}{
+		{"rate_iops=200,50", 1000, 250},
+		{"rate_iops=200,50\niodepth=8", 1000, 250},
+		{"rate_iops=,50", 4750, 250},
+		{"rate_iops=,50\nrwmixread=10", 4750, 250},
+		{"rate=400k,", 500, 4500},
+		{"rate_iops=200,50\nrwmixread=0", 0, 250},
+		{"rate_iops=200,50\nverify=crc32c\ndo_verify=0", 250, 250}, // what is verified is known beforehand
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFake(t, 64<<20)
+			f.delay = time.Millisecond
+			s := mustRun(t, f, "[j]\nrw=randrw\nbs=4k\ntime_based\nruntime=5\n"+tc.text).Groups[0]
+			for d, want := range map[dir]uint64{dirRead: tc.reads, dirWrite: tc.writes} {
+				if got := s.Dir[d].IOs; got < want-want/20 || got > want+want/20 {
+					t.Errorf("%q: %d %vs, want about %d", tc.text, got, d, want)
+				}
+			}
+		})
+	}
+}
+
 func TestRuntimeAndSamples(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake(t, 1<<20)

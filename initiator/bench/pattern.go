@@ -9,7 +9,7 @@ type extent struct {
 
 // pattern produces the operations of one clone over the range [base,
 // base+units×unit) of a volume of total bytes. It is not safe for concurrent use.
-// The same job and seed always give the same sequence.
+// The same job and seed always give the same sequence, unless turn is set.
 type pattern struct {
 	job   *Job
 	base  int64
@@ -26,6 +26,7 @@ type pattern struct {
 	left  uint64   // random: units not yet used in this pass
 	moved int64    // bytes given out in this pass: it ends when they are as many as the range has
 	pass  uint64
+	turn  func(dir) dir // which direction goes on where the mix has drawn one; nil: that one
 }
 
 // newPattern makes the sequence of a clone; size is a multiple of the unit.
@@ -154,10 +155,14 @@ func (p *pattern) direction() dir {
 	j := p.job
 	switch {
 	case j.mixed():
+		d := dirWrite
 		if p.rng.below(100) < uint64(j.RWMixRead) {
-			return dirRead
+			d = dirRead
 		}
-		return dirWrite
+		if p.turn != nil {
+			d = p.turn(d)
+		}
+		return d
 	case j.Dirs[dirWrite]:
 		return dirWrite
 	case j.Dirs[dirTrim]:

@@ -28,8 +28,7 @@ var version = buildinfo.Unlinked
 func main() {
 	version = buildinfo.Version(version)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	// A second signal ends the program at once.
-	context.AfterFunc(ctx, stop)
+	callerr.Insist(ctx, stop)
 	os.Exit(execute(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
 

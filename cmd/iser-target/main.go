@@ -64,8 +64,7 @@ func main() {
 	version = buildinfo.Version(version)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	// A second signal ends the program at once, but for serve, which has its own rule.
-	context.AfterFunc(ctx, stop)
+	usage.Insist(ctx, stop) // but for serve, which has its own rule
 	code := make(chan int)
 	go func() { code <- run(ctx, os.Args[1:], os.Stdout, os.Stderr) }()
 	os.Exit(<-code)

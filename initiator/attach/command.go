@@ -241,7 +241,7 @@ func (c *command) options(url string) (Options, error) {
 func (c *command) serve(ctx context.Context, out, stderr io.Writer, url string, pipe *os.File) error {
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
-	context.AfterFunc(ctx, stop) // a second signal ends the process
+	usage.Insist(ctx, stop)
 	opt, err := c.options(url)
 	if err != nil {
 		return err

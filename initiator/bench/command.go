@@ -325,10 +325,8 @@ func (c *command) measure(cmd *cobra.Command, url string, jobs []*Job, global []
 		line.w = stderr
 		cfg.Tick = line.tick
 	}
-	context.AfterFunc(ctx, func() {
-		view.close()
-		stop() // a second signal ends the process
-	})
+	context.AfterFunc(ctx, view.close)
+	usage.Insist(ctx, stop)
 	rep, err := Run(ctx, jobs, cfg)
 	line.clear()
 	view.close()

@@ -149,6 +149,9 @@ func (j *Job) paced() bool { return j.Rate != [datas]int64{} || j.RateIOPS != [d
 func (j *Job) mixed() bool  { return j.Dirs[dirRead] && j.Dirs[dirWrite] }
 func (j *Job) writes() bool { return j.Dirs[dirWrite] }
 
+// replayed reports whether the job goes by what its options say that an earlier run has written.
+func (j *Job) replayed() bool { return j.VerifyOnly && j.VerifyState == "" }
+
 // uneven reports whether random blocks are drawn by a distribution that prefers
 // some of them, and so without a random map.
 func (j *Job) uneven() bool { return j.Random && j.Dist.kind != spreadEven }

@@ -36,7 +36,7 @@ func (c *clone) begin() {
 	c.usage0 = processUsage()
 	c.pace.reset(now)
 	if c.job.VerifyOnly {
-		if c.job.VerifyState == "" {
+		if c.job.replayed() {
 			c.replay()
 		}
 		c.live.enter(phaseVerify)

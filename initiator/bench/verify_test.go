@@ -120,6 +120,22 @@ func TestVerifyOnlyReplaysTheSequence(t *testing.T) {
 	}
 }
 
+// How often a time_based job has gone over its blocks is not in its options: any whole block of its own is right.
+func TestVerifyOnlyOfTimeBased(t *testing.T) {
+	f := newFake(t, 1<<20)
+	const job = writeVerify + "size=64k\ntime_based\n"
+	mustRun(t, f, writeVerify+"size=64k\nloops=3\ndo_verify=0") // as many as a time may have allowed
+	r := mustRun(t, f, job+"runtime=1\nverify_only")
+	if r.Clones[0].Verified != 16 {
+		t.Errorf("%d blocks verified", r.Clones[0].Verified)
+	}
+	f.data[4096+100] ^= 1
+	r, err := runText(t, f, job+"runtime=1\nverify_only")
+	if err != nil || r.Clones[0].Bad != 1 {
+		t.Errorf("a damaged block: %d bad, %v", r.Clones[0].Bad, err)
+	}
+}
+
 func TestLedgerSurvives(t *testing.T) {
 	f := newFake(t, 1<<20)
 	state := "\nverify_state=" + filepath.Join(t.TempDir(), "ledger")

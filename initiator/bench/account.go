@@ -33,7 +33,7 @@ func (c *clone) account(s *slot) {
 	c.live.ios[s.d].Add(1)
 	c.live.bytes[s.d].Add(int64(s.ext.n))
 	if len(c.series) > 0 && c.ramped && s.d < datas {
-		c.series.enter(s.end-c.sinceEpoch, s.d, s.ext.off, s.ext.n, slat, clat)
+		c.series.enter(s.end-c.logged, s.d, s.ext.off, s.ext.n, slat, clat)
 	}
 	if c.ticker != nil && s.d < datas {
 		c.ticker.add(s.end, s.d, s.ext.n, clat)
@@ -109,6 +109,9 @@ func (c *clone) fail(s *slot, err error) {
 
 // measure ends the ramp: what happened so far is forgotten.
 func (c *clone) measure(now time.Duration) {
+	if !c.ramped {
+		c.startLogs(now)
+	}
 	c.restart(now)
 	c.usage0 = processUsage()
 	c.stats.Dir, c.stats.Depth = [dirs]DirStats{}, [7]uint64{}

@@ -7,15 +7,14 @@ type clock struct {
 	epoch time.Time // zero of all time stamps
 
 	// The runner's, as soon as the clone has begun:
-	deadline   time.Duration // 0: none
-	sinceEpoch time.Duration // start of the clone
-	began      time.Duration // from when on what it does is measured
-	ramped     bool          // it is measured: the ramp is over
+	deadline time.Duration // 0: none
+	began    time.Duration // from when on what it does is measured
+	ramped   bool          // it is measured: the ramp is over
 }
 
 // set starts the clock at now; runtime 0: the clone has as long as it takes.
 func (k *clock) set(now, ramp, runtime time.Duration) {
-	k.sinceEpoch, k.began, k.ramped = now, now, ramp == 0
+	k.began, k.ramped = now, ramp == 0
 	if runtime > 0 {
 		k.deadline = now + ramp + runtime
 	}

@@ -36,7 +36,8 @@ type clone struct {
 
 	// runner
 	series  seriesSet
-	ticker  *ticker // of the run's timeline; nil: nobody draws it
+	logged  time.Duration // zero of their times: the start of the clone, or the end of its ramp
+	ticker  *ticker       // of the run's timeline; nil: nobody draws it
 	work    supply
 	flushes flushes
 	content filler

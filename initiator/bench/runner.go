@@ -28,11 +28,7 @@ func (c *clone) begin() {
 	c.share.join()
 	now := c.now()
 	c.set(now, c.job.RampTime, c.job.Runtime)
-	for _, s := range c.series {
-		if s.logs.Unix {
-			s.base = time.Now().UnixMilli()
-		}
-	}
+	c.startLogs(now)
 	c.usage0 = processUsage()
 	c.pace.reset(now)
 	if c.job.VerifyOnly {
@@ -46,6 +42,16 @@ func (c *clone) begin() {
 	c.mu.Lock()
 	c.pushAllLocked()
 	c.runAndUnlock()
+}
+
+// startLogs makes now the zero of the logs' times.
+func (c *clone) startLogs(now time.Duration) {
+	c.logged = now
+	for _, s := range c.series {
+		if s.logs.Unix {
+			s.base = time.Now().UnixMilli()
+		}
+	}
 }
 
 // stop lets requests in flight finish and issues no more.
@@ -177,7 +183,7 @@ func (c *clone) toVerify(halted bool) bool {
 }
 
 func (c *clone) finish() {
-	if err := c.series.end(c.now() - c.sinceEpoch); err != nil {
+	if err := c.series.end(c.now() - c.logged); err != nil {
 		c.stats.first(fmt.Errorf("log: %w", err), errnoOf(err))
 	}
 	if c.ticker != nil {

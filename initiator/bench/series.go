@@ -25,7 +25,7 @@ type Logs struct {
 	Max           bool // the greatest value of a window instead of the mean
 	Offset        bool
 	Priority      bool // its column is hexadecimal
-	Unix          bool // times count from 1970, not from the clone's start
+	Unix          bool // times count from 1970, not from the clone's start or the end of its ramp
 }
 
 // logName is the prefix of a file, and whether it is written at all.
@@ -113,7 +113,7 @@ func openSeries(j *Job) (set seriesSet, err error) {
 }
 
 // enter adds a finished operation to every series. now counts from the clone's
-// start.
+// start, or from the end of its ramp.
 func (set seriesSet) enter(now time.Duration, d dir, off int64, n int, slat, clat int64) {
 	for _, s := range set {
 		v := int64(1)

@@ -131,8 +131,13 @@ func TestLogValues(t *testing.T) {
 		}
 	}
 	top := run(t, "rw=read\ntime_based\nruntime=100ms\nramp_time=1s\nwrite_lat_log\nlog_avg_msec=50\nlog_max_value=1\n")
-	if got := strings.Join(top["j_clat.1.log"], ""); got != "1050, 12000000, 0, 0, 0\n1100, 12000000, 0, 0, 0\n1110, 12000000, 0, 0, 0\n" {
+	if got := strings.Join(top["j_clat.1.log"], ""); got != "50, 12000000, 0, 0, 0\n100, 12000000, 0, 0, 0\n110, 12000000, 0, 0, 0\n" {
 		t.Errorf("greatest values after the ramp:\n%s", got)
+	}
+	// As in fio time counts from the end of the ramp, and so the first window is whole.
+	whole := run(t, "rw=read\ntime_based\nruntime=300ms\nramp_time=150ms\nwrite_iops_log\nlog_avg_msec=100\n")
+	if got := strings.Join(whole["j_iops.1.log"], ""); got != "100, 340, 0, 0, 0\n200, 350, 0, 0, 0\n300, 300, 0, 0, 0\n" {
+		t.Errorf("operations per second after the ramp:\n%s", got)
 	}
 	unix := run(t, "rw=read\nnumber_ios=1\nwrite_bw_log\nlog_unix_epoch=1\n")
 	epoch := time.Date(2000, 1, 1, 0, 0, 0, 2_000_000, time.UTC).UnixMilli() // where synctest's clock starts, and 2 ms

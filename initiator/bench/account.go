@@ -119,6 +119,7 @@ func (c *clone) measure(now time.Duration) {
 		c.live.ios[d].Store(0)
 		c.live.bytes[d].Store(0)
 	}
+	c.live.begun.Add(1)
 	c.pace.reset(now)
 	for i := range c.slots {
 		if s := &c.slots[i]; s.held { // parked until its old time, and issued in the new account

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"softiser/initiator/blockio"
 )
 
 func TestLimiter(t *testing.T) {
@@ -102,6 +104,24 @@ func TestRuntimeAndSamples(t *testing.T) {
 		}
 		if d.Clat.Min != int64(time.Millisecond) || d.Clat.Max != int64(time.Millisecond) {
 			t.Errorf("clat %d to %d", d.Clat.Min, d.Clat.Max)
+		}
+	})
+}
+
+// What happens during the ramp is in none of the figures: not in those of the samples either.
+func TestSamplesBehindRamp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake(t, 1<<20)
+		begun := time.Now()
+		f.hook = func(*blockio.Request) (bool, error) {
+			if f.delay = time.Millisecond; time.Since(begun) < 3*time.Second {
+				f.delay = 10 * time.Millisecond
+			}
+			return true, nil
+		}
+		d := &mustRun(t, f, "[j]\nrw=randread\nbs=4k\ntime_based\nruntime=2\nramp_time=3250ms").Groups[0].Dir[dirRead]
+		if d.Rate.N < 2 || d.Rate.N > 4 || d.Rate.Min < 990 || d.Rate.Max > 1010 {
+			t.Errorf("%d samples of %d to %d IOPS, want those of 2 s with 1000", d.Rate.N, d.Rate.Min, d.Rate.Max)
 		}
 	})
 }

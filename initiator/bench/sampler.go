@@ -11,7 +11,10 @@ type sampler struct {
 	series [][datas]struct{ bw, iops samples }
 }
 
-type sample struct{ bytes, ios [datas]int64 }
+type sample struct {
+	bytes, ios [datas]int64
+	begun      uint32
+}
 
 func newSampler(clones []*clone) *sampler {
 	return &sampler{
@@ -33,7 +36,12 @@ func (s *sampler) take(now time.Duration) *Snapshot {
 			snap.Running++
 			snap.Verify = snap.Verify || ph == phaseVerify
 		}
-		var cur sample
+		cur := sample{begun: c.live.begun.Load()}
+		anew := cur.begun != s.last[i].begun
+		if anew { // what came before is forgotten, here too
+			s.series[i] = [datas]struct{ bw, iops samples }{}
+		}
+		counts := !anew && (cur.begun > 0 || c.job.RampTime == 0)
 		for d := range datas {
 			cur.bytes[d], cur.ios[d] = c.live.bytes[d].Load(), c.live.ios[d].Load()
 			db, di := cur.bytes[d]-s.last[i].bytes[d], cur.ios[d]-s.last[i].ios[d]
@@ -42,7 +50,7 @@ func (s *sampler) take(now time.Duration) *Snapshot {
 			}
 			snap.Bytes[d] += float64(db) / dt
 			snap.IOs[d] += float64(di) / dt
-			if ph == phaseRun && c.job.Dirs[d] && cur.ios[d] > 0 {
+			if ph == phaseRun && counts && c.job.Dirs[d] && cur.ios[d] > 0 {
 				s.series[i][d].bw.add(float64(db) / dt)
 				s.series[i][d].iops.add(float64(di) / dt)
 			}

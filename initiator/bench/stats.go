@@ -207,6 +207,7 @@ func (p phase) String() string { return [...]string{"run", "flush", "verify", "d
 type live struct {
 	ios, bytes [dirs]atomic.Int64
 	phase      atomic.Uint32
+	begun      atomic.Uint32 // how often counting has begun anew: at the end of a ramp, or when a depth is found
 }
 
 func (l *live) at() phase     { return phase(l.phase.Load()) }

@@ -44,16 +44,6 @@ func (c *clone) begin() {
 	c.runAndUnlock()
 }
 
-// startLogs makes now the zero of the logs' times.
-func (c *clone) startLogs(now time.Duration) {
-	c.logged = now
-	for _, s := range c.series {
-		if s.logs.Unix {
-			s.base = time.Now().UnixMilli()
-		}
-	}
-}
-
 // stop lets requests in flight finish and issues no more.
 func (c *clone) stop() {
 	c.stopped.Store(true)

@@ -112,6 +112,16 @@ func openSeries(j *Job) (set seriesSet, err error) {
 	return set, nil
 }
 
+// startLogs makes now the zero of the logs' times.
+func (c *clone) startLogs(now time.Duration) {
+	c.logged = now
+	for _, s := range c.series {
+		if s.logs.Unix {
+			s.base = time.Now().UnixMilli()
+		}
+	}
+}
+
 // enter adds a finished operation to every series. now counts from the clone's
 // start, or from the end of its ramp.
 func (set seriesSet) enter(now time.Duration, d dir, off int64, n int, slat, clat int64) {

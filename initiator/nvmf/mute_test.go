@@ -74,7 +74,7 @@ func TestStalledControllerKeepsAssociation(t *testing.T) {
 	})
 	connects := f.count("Connect")
 	f.set(nil)
-	f.release(1, nvme.OpRead, nvme.InternalError|nvme.DoNotRetry, 0)
+	await.True(t, "the read is answered", func() bool { return f.release(1, nvme.OpRead, nvme.InternalError|nvme.DoNotRetry, 0) == 1 })
 	var se *StatusError
 	if err := <-done; !errors.As(err, &se) {
 		t.Error(err)

@@ -189,7 +189,7 @@ take`); err != nil {
 // lostPrimary has b take over from a under load, and a come back. lose is what happens to a;
 // afterwards, once b has all of the load, it ends what is left of a, and says what there was.
 func lostPrimary(e *Env, a, b *drbdNode, lose func(*Env, *drbdNode) (afterwards func() (string, error), err error)) (string, error) {
-	load, ledger, err := e.ledgerLoad(fmt.Sprintf("ledger.%d", len(e.procs)), a.url()+","+b.url())
+	load, ledger, err := e.ledgerLoad(fmt.Sprintf("ledger.%d", len(e.procs)), a.url()+","+b.url(), time.Minute)
 	if err != nil {
 		return "", err
 	}
@@ -346,11 +346,12 @@ for i in $(seq 600); do drbdadm cstate disks | grep -q Verify || break; sleep 0.
 }
 
 // ledgerLoad starts writes of 4 KiB that are noted in a ledger once they are acknowledged,
-// for a minute. wait waits for their end, which has to come without an error.
-func (e *Env) ledgerLoad(name, url string) (wait func() (string, error), ledger string, err error) {
+// for runtime, in which all that the case does to the nodes has to be over. wait waits for
+// their end, which has to come without an error.
+func (e *Env) ledgerLoad(name, url string, runtime time.Duration) (wait func() (string, error), ledger string, err error) {
 	ledger = filepath.Join(e.dir, name)
 	report := ledger + ".json"
-	p, err := e.Start("iser-initiator", append(ledgerArgs(url, ledger), "--time-based", "--runtime=60", "--output-format=json", "--output="+report)...)
+	p, err := e.Start("iser-initiator", append(ledgerArgs(url, ledger), "--time-based", fmt.Sprintf("--runtime=%d", runtime/time.Second), "--output-format=json", "--output="+report)...)
 	if err != nil {
 		return nil, "", err
 	}

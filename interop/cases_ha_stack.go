@@ -133,7 +133,8 @@ func stack(_ context.Context, e *Env) (string, error) {
 
 	e.netns = net.netns
 	url := "iser://192.0.2.100:3260/" + haIQN + "/0"
-	load, ledger, err := e.ledgerLoad("ledger", url)
+	// On a machine that does much else the agents of the cluster take a minute and a half to move all.
+	load, ledger, err := e.ledgerLoad("ledger", url, 4*time.Minute)
 	if err != nil {
 		return "", err
 	}

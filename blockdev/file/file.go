@@ -225,11 +225,7 @@ func back(cfg Config, fd int, st *unix.Stat_t, id string, follow bool) (*Device,
 		EpochDir:     cfg.EpochDir,
 		Opened:       cfg.Opened,
 		Follow:       follow,
-		StoreSize: func() (int64, error) {
-			var st unix.Stat_t
-			err := unix.Fstat(fd, &st)
-			return st.Size, err
-		},
+		StoreSize:    func() (int64, error) { return lengthOf(fd) },
 		Truncate: func(n int64) error {
 			if cfg.Prealloc {
 				if err := preallocate(fd, n); err != nil {
@@ -250,6 +246,11 @@ func back(cfg Config, fd int, st *unix.Stat_t, id string, follow bool) (*Device,
 	}
 	return &Device{v}, nil
 }
+
+// lengthOf returns how long the file is now, bytes. It is asked before each write, so not by fstat: a file whose
+// times have been asked for gets new ones by its next write, and where these are fine-grained (ext4, xfs and btrfs since Linux 6.13)
+// that is a change of the inode in the journal by every write. Nobody uses the position that lseek leaves.
+func lengthOf(fd int) (int64, error) { return unix.Seek(fd, 0, unix.SEEK_END) }
 
 // writesInTurn reports whether the file is on a file system that is known to let one write
 // into the page cache of a file go at a time.

@@ -9,7 +9,7 @@ import (
 const watchEvery = time.Second
 
 // The watcher is one goroutine for all open volumes; it exists while there are
-// any. One fstat per volume and second is what noticing a resize or a
+// any. One look per volume and second is what noticing a resize or a
 // truncation costs.
 var watcher struct {
 	mu      sync.Mutex // guards what follows; taken inside Volume.resizeMu

@@ -145,8 +145,8 @@ type Extent struct {
 // Errors of devices. One table in target/scsi makes sense codes of them, one in target/nvmf status codes.
 var (
 	// ErrWouldBlock ends a call with NoWait that would have to wait: call again with
-	// Wait, on a goroutine that may. With Wait it means that there was no staging memory
-	// for PoolPatience.
+	// Wait, on a goroutine that may. With Wait it means that there was no staging memory,
+	// and none came back for PoolPatience.
 	ErrWouldBlock = errors.New("blockdev: would block")
 	// ErrOutOfRange ends a call for bytes behind the end, perhaps since a resize.
 	ErrOutOfRange = errors.New("blockdev: range beyond the end of the device")

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -28,13 +29,21 @@ type Pool struct {
 	mem []byte
 	out atomic.Int64 // bytes of buffers, and reserved
 
-	mu    sync.Mutex                 // guards what follows
-	kept  int64                      // of out: reserved
-	free  [maxOrder + 1]int32        // first free unit of each order, none when empty
-	next  []int32                    // by first unit of a free buffer
-	prev  []int32                    // likewise
-	state []uint8                    // by first unit: order, and inUse
-	wake  map[chan struct{}]struct{} // who waits for a Put
+	mu    sync.Mutex          // guards what follows
+	kept  int64               // of out: reserved
+	free  [maxOrder + 1]int32 // first free unit of each order, none when empty
+	next  []int32             // by first unit of a free buffer
+	prev  []int32             // likewise
+	state []uint8             // by first unit: order, and inUse
+	queue []*poolWaiter       // who waits in Get, in order
+	puts  uint64              // how often memory came back
+}
+
+// poolWaiter is a Get that waits. Who has taken it out of the queue has given it its buffers.
+type poolWaiter struct {
+	bufs  [][]byte // what Get appends to, then the result
+	n     int
+	ready chan struct{} // closed with the result
 }
 
 const (
@@ -44,8 +53,8 @@ const (
 	MaxBuffer = 1 << (unitShift + maxOrder)
 	// DefaultPoolSize bounds the shared pool, bytes.
 	DefaultPoolSize = 256 << 20
-	// PoolPatience is how long Get waits in Wait mode. Staging memory is held
-	// by leases, and leases by peers, so the wait is bounded.
+	// PoolPatience is how long Get waits in Wait mode without anything being given back. Staging
+	// memory is held by leases, and leases by peers, so the wait is bounded.
 	PoolPatience = time.Second
 
 	none   = -1
@@ -70,7 +79,7 @@ func NewPool(limit int64) (*Pool, error) {
 		return nil, fmt.Errorf("blockdev: mapping %d bytes of staging memory: %w", limit, err)
 	}
 	units := int(limit >> unitShift)
-	p := &Pool{mem: mem, next: make([]int32, units), prev: make([]int32, units), state: make([]uint8, units), wake: map[chan struct{}]struct{}{}}
+	p := &Pool{mem: mem, next: make([]int32, units), prev: make([]int32, units), state: make([]uint8, units)}
 	for o := range p.free {
 		p.free[o] = none
 	}
@@ -125,7 +134,7 @@ func (p *Pool) Unreserve(n int) {
 	}
 	p.kept -= int64(n)
 	p.out.Add(int64(-n))
-	p.wakeLocked()
+	p.cameBackLocked()
 }
 
 // Reserved returns how many of the bytes that are out are not buffers of the pool.
@@ -140,44 +149,48 @@ func (p *Pool) Cap() int64 { return int64(len(p.mem)) }
 
 // Get appends buffers of n bytes in all to dst. Contents are undefined, and
 // lengths add up to exactly n. If the pool is exhausted it fails with
-// ErrWouldBlock: at once in NoWait mode, else after PoolPatience.
+// ErrWouldBlock: in Wait mode after PoolPatience in which nothing came back, else at once. Those who
+// wait are served in order, before anybody else.
 func (p *Pool) Get(dst [][]byte, n int, m Mode) ([][]byte, error) {
 	if n < 0 || n > len(p.mem) {
 		return dst, fmt.Errorf("blockdev: %d bytes of staging memory wanted, the pool has %d: %w", n, len(p.mem), ErrNoSpace)
 	}
 	p.mu.Lock()
-	got, ok := p.getLocked(dst, n)
-	p.mu.Unlock()
-	if ok {
-		return got, nil
-	}
-	if m == NoWait {
-		return dst, ErrWouldBlock
-	}
-	timer := time.NewTimer(PoolPatience)
-	defer timer.Stop()
-	wake := make(chan struct{}, 1)
-	p.mu.Lock()
-	p.wake[wake] = struct{}{}
-	p.mu.Unlock()
-	defer func() {
-		p.mu.Lock()
-		delete(p.wake, wake)
-		p.mu.Unlock()
-	}()
-	for {
-		p.mu.Lock()
-		got, ok := p.getLocked(dst, n)
-		p.mu.Unlock()
-		if ok {
+	if len(p.queue) == 0 {
+		if got, ok := p.getLocked(dst, n); ok {
+			p.mu.Unlock()
 			return got, nil
 		}
+	}
+	if m != Wait {
+		p.mu.Unlock()
+		return dst, ErrWouldBlock
+	}
+	w := &poolWaiter{bufs: dst, n: n, ready: make(chan struct{})}
+	p.queue = append(p.queue, w)
+	seen := p.puts
+	p.mu.Unlock()
+
+	timer := time.NewTimer(PoolPatience)
+	defer timer.Stop()
+	for {
 		select {
-		case <-wake:
+		case <-w.ready:
+			return w.bufs, nil
 		case <-timer.C:
-			return dst, fmt.Errorf("blockdev: %d bytes of staging memory were not free within %v (%d of %d are out): %w",
+		}
+		p.mu.Lock()
+		i := slices.Index(p.queue, w)
+		if i >= 0 && p.puts == seen {
+			p.queue = slices.Delete(p.queue, i, i+1)
+			p.serveLocked() // those behind may want less
+			p.mu.Unlock()
+			return dst, fmt.Errorf("blockdev: %d bytes of staging memory were not free, and none were given back within %v (%d of %d are out): %w",
 				n, PoolPatience, p.Out(), len(p.mem), ErrWouldBlock)
 		}
+		seen = p.puts
+		p.mu.Unlock()
+		timer.Reset(PoolPatience)
 	}
 }
 
@@ -192,7 +205,7 @@ func (p *Pool) Put(bufs [][]byte) {
 		p.putBufLocked(b)
 		bufs[i] = nil
 	}
-	p.wakeLocked()
+	p.cameBackLocked()
 }
 
 // Lend makes l a lease of pool memory for the n bytes of owner from off, whose contents are
@@ -215,14 +228,25 @@ func (p *Pool) TakeBack(l *Lease) {
 	l.Priv.Pool, l.Segs = l.Priv.Pool[:0], l.Segs[:0]
 }
 
-// wakeLocked lets those who wait for memory look again.
-func (p *Pool) wakeLocked() {
-	for w := range p.wake {
-		select {
-		case w <- struct{}{}:
-		default:
+// cameBackLocked notes that memory has come back, which those who wait get.
+func (p *Pool) cameBackLocked() {
+	p.puts++
+	p.serveLocked()
+}
+
+// serveLocked gives those who wait their buffers, as far as there are any.
+func (p *Pool) serveLocked() {
+	k := 0
+	for ; k < len(p.queue); k++ {
+		w := p.queue[k]
+		bufs, ok := p.getLocked(w.bufs, w.n)
+		if !ok {
+			break
 		}
+		w.bufs = bufs
+		close(w.ready)
 	}
+	p.queue = slices.Delete(p.queue, 0, k)
 }
 
 // Close gives the memory back. Every buffer must have been returned.

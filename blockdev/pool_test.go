@@ -135,6 +135,77 @@ func TestPoolWaits(t *testing.T) {
 	})
 }
 
+// Who waits is served in order and before others, and goes on waiting as long as memory comes back.
+func TestPoolServesInOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPool(t, 1<<20)
+		var held [][][]byte
+		for range 4 {
+			b, err := p.Get(nil, 256<<10, NoWait)
+			if err != nil {
+				t.Fatal(err)
+			}
+			held = append(held, b)
+		}
+		order := make(chan int, 2)
+		wait := func(id, n int) {
+			b, err := p.Get(nil, n, Wait)
+			if err != nil {
+				t.Errorf("waiter %d: %v", id, err)
+			}
+			order <- id
+			p.Put(b)
+		}
+		go wait(0, 1<<20)
+		synctest.Wait()
+		go wait(1, 4096)
+		for _, b := range held {
+			time.Sleep(PoolPatience * 3 / 4)
+			p.Put(b)
+			synctest.Wait()
+			other, err := p.Get(nil, 4096, NoWait)
+			if len(order) == 0 && !errors.Is(err, ErrWouldBlock) {
+				t.Errorf("somebody else got memory before those who wait: %v", err)
+			}
+			p.Put(other)
+		}
+		if a, b := <-order, <-order; a != 0 || b != 1 {
+			t.Errorf("served in the order %d, %d", a, b)
+		}
+	})
+}
+
+// Behind one that gives up, those that want less get what there is.
+func TestPoolGivingUpServesNext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPool(t, 1<<20)
+		held, err := p.Get(nil, 512<<10, NoWait)
+		if err != nil {
+			t.Fatal(err)
+		}
+		gaveUp := make(chan error)
+		go func() {
+			_, err := p.Get(nil, 1<<20, Wait)
+			gaveUp <- err
+		}()
+		synctest.Wait()
+		time.Sleep(PoolPatience / 2)
+		small := make(chan [][]byte)
+		go func() {
+			b, err := p.Get(nil, 4096, Wait)
+			if err != nil {
+				t.Error(err)
+			}
+			small <- b
+		}()
+		if err := <-gaveUp; !errors.Is(err, ErrWouldBlock) {
+			t.Errorf("Wait = %v, want ErrWouldBlock", err)
+		}
+		p.Put(<-small)
+		p.Put(held)
+	})
+}
+
 // Reserved memory and buffers share one bound, and reservations leave half of it.
 func TestPoolReserve(t *testing.T) {
 	p := newPool(t, 4<<20)

@@ -37,6 +37,7 @@ type Pool struct {
 	state []uint8             // by first unit: order, and inUse
 	queue []*poolWaiter       // who waits in Get, in order
 	puts  uint64              // how often memory came back
+	short bool                // somebody got none, and less than a quarter has become free since
 }
 
 // poolWaiter is a Get that waits. Who has taken it out of the queue has given it its buffers.
@@ -150,18 +151,20 @@ func (p *Pool) Cap() int64 { return int64(len(p.mem)) }
 // Get appends buffers of n bytes in all to dst. Contents are undefined, and
 // lengths add up to exactly n. If the pool is exhausted it fails with
 // ErrWouldBlock: in Wait mode after PoolPatience in which nothing came back, else at once. Those who
-// wait are served in order, before anybody else.
+// wait are served in order, before anybody else. Others may be on their way here behind one to whom memory was
+// refused (the queue of a volume's workers), so nobody gets any in passing until a quarter is free.
 func (p *Pool) Get(dst [][]byte, n int, m Mode) ([][]byte, error) {
 	if n < 0 || n > len(p.mem) {
 		return dst, fmt.Errorf("blockdev: %d bytes of staging memory wanted, the pool has %d: %w", n, len(p.mem), ErrNoSpace)
 	}
 	p.mu.Lock()
-	if len(p.queue) == 0 {
+	if len(p.queue) == 0 && (m == Wait || !p.short) {
 		if got, ok := p.getLocked(dst, n); ok {
 			p.mu.Unlock()
 			return got, nil
 		}
 	}
+	p.short = true
 	if m != Wait {
 		p.mu.Unlock()
 		return dst, ErrWouldBlock
@@ -232,6 +235,9 @@ func (p *Pool) TakeBack(l *Lease) {
 func (p *Pool) cameBackLocked() {
 	p.puts++
 	p.serveLocked()
+	if len(p.queue) == 0 && p.out.Load() <= int64(len(p.mem)/4*3) {
+		p.short = false
+	}
 }
 
 // serveLocked gives those who wait their buffers, as far as there are any.

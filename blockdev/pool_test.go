@@ -175,6 +175,40 @@ func TestPoolServesInOrder(t *testing.T) {
 	})
 }
 
+// After a refusal nobody gets memory in passing until a quarter is free.
+func TestPoolShort(t *testing.T) {
+	p := newPool(t, 8<<20)
+	var held [][][]byte
+	for range 8 {
+		b, err := p.Get(nil, 1<<20, NoWait)
+		if err != nil {
+			t.Fatal(err)
+		}
+		held = append(held, b)
+	}
+	if _, err := p.Get(nil, 4096, NoWait); !errors.Is(err, ErrWouldBlock) {
+		t.Fatalf("Get of an empty pool = %v", err)
+	}
+	p.Put(held[0])
+	if _, err := p.Get(nil, 4096, NoWait); !errors.Is(err, ErrWouldBlock) {
+		t.Errorf("Get in passing with an eighth free = %v, want ErrWouldBlock", err)
+	}
+	b, err := p.Get(nil, 4096, Wait)
+	if err != nil {
+		t.Errorf("Get of one that may wait, with an eighth free: %v", err)
+	}
+	p.Put(b)
+	p.Put(held[1])
+	b, err = p.Get(nil, 4096, NoWait)
+	if err != nil {
+		t.Errorf("Get in passing with a quarter free: %v", err)
+	}
+	p.Put(b)
+	for _, b := range held[2:] {
+		p.Put(b)
+	}
+}
+
 // Behind one that gives up, those that want less get what there is.
 func TestPoolGivingUpServesNext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

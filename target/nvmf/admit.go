@@ -173,6 +173,12 @@ func (r volumeRequest) toSyncer(job func(volumeRequest)) {
 	r.ns.vol.ToSyncer(&r.Op)
 }
 
+// toCommitter is toWorker for a job that makes what was received the content of its blocks.
+func (r volumeRequest) toCommitter(job func(volumeRequest), syncs bool) {
+	r.resume = job
+	r.ns.vol.ToCommitter(&r.Op, syncs)
+}
+
 // fail ends the command with an error of its volume.
 func (r volumeRequest) fail(err error, dir volume.Direction) {
 	if r.stopped() { // the error may come from giving it up, and is then no fault of the volume

@@ -89,11 +89,7 @@ func (r writeRequest) storeParams() {
 func (r writeRequest) filled() {
 	if r.ns.vol.CommitWaits(&r.lease, &r.probe, r.fua()) {
 		job := func(r volumeRequest) { writeRequest{r}.commit(blockdev.Wait) }
-		if r.fua() || !r.ns.vol.Geo().Info.WriteCache {
-			r.toSyncer(job)
-		} else {
-			r.toWorker(job)
-		}
+		r.toCommitter(job, r.fua() || !r.ns.vol.Geo().Info.WriteCache)
 		return
 	}
 	r.commit(blockdev.NoWait)
@@ -113,7 +109,7 @@ func (r writeRequest) commit(m blockdev.Mode) {
 	r.done += int64(r.lease.Len)
 	r.lease.Release()
 	if r.done < r.n {
-		r.next(m)
+		r.next(blockdev.NoWait) // who commits does not wait for staging memory
 		return
 	}
 	r.written(m, true)

@@ -81,6 +81,12 @@ func (t *Task) toSyncer(job func(*Task)) {
 	t.lu.vol.ToSyncer(&t.Op)
 }
 
+// toCommitter is toWorker for a job that makes what was received the content of its blocks.
+func (t *Task) toCommitter(job func(*Task)) {
+	t.job = job
+	t.lu.vol.ToCommitter(&t.Op, t.fua() || !t.lu.geo().Info.WriteCache)
+}
+
 // exclusively runs job on a worker with the blocks of t held exclusively, until the
 // task ends or yields.
 func (t *Task) exclusively(job func(*Task)) {

@@ -102,11 +102,7 @@ func writeMade(t *Task) {
 // writeArrivedChunk runs when a chunk's data are there.
 func writeArrivedChunk(t *Task) {
 	if t.chunk.staged > 0 || t.Lease.Owner != nil && commitWaits(t) {
-		if t.fua() || !t.lu.geo().Info.WriteCache {
-			t.toSyncer(commitJob)
-		} else {
-			t.toWorker(commitJob)
-		}
+		t.toCommitter(commitJob)
 		return
 	}
 	commitChunk(t, nil, blockdev.NoWait)
@@ -158,7 +154,7 @@ func committed(t *Task, n int64, m blockdev.Mode) {
 	t.Op.Stamp(volume.Committed)
 	t.chunk.done += n
 	if t.chunk.done < t.n {
-		writeChunk(t, m)
+		writeChunk(t, blockdev.NoWait) // who commits does not wait for staging memory
 		return
 	}
 	c := &t.lu.vol.Counters

@@ -36,6 +36,7 @@ type Op struct {
 	qnext   *Op           // dormant, worker or throttle queue
 	inTurn  bool          // the worker queue has it as one of pool.turns
 	syncs   bool          // what it is queued for makes data durable
+	commits bool          // and gives staging memory back
 	waits   []*Wait
 	timer   *time.Timer   // bounds a Blocked op
 	copying *Copy         // what the command does
@@ -171,7 +172,7 @@ func (o *Op) Init(r Request) {
 	o.set = nil
 	o.hold = hold{}
 	o.write, o.read = write{}, read{}
-	o.syncs = false
+	o.syncs, o.commits = false, false
 	o.Bytes = 0
 	o.ended = nil
 	if o.Aborted() {

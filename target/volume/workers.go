@@ -9,21 +9,22 @@ import (
 
 // pool is the workers of a volume, which run what may wait for storage, and the queue of what
 // waits for one. They are started on demand, at most Config.Workers of them, twice as many for writes
-// that are to be durable, and all but keepIdleWorkers end when there is nothing to do. The queue is bounded by the sessions'
-// command windows. It is used under the lock of the task set that it is a part of.
+// that are to be durable and for what gives staging memory back, and all but keepIdleWorkers end when there is nothing to do.
+// The queue is bounded by the sessions' command windows. It is used under the lock of the task set that it is a part of.
 type pool struct {
-	mu     *sync.Mutex // of the Tasks; guards everything below
-	work   sync.Cond   // on mu: the queue has grown, a worker has ended, closed
-	queue  opQueue
-	n      int // workers
-	most   int // that there may be
-	now    func() time.Time
-	idle   int // of n: those that wait on work
-	woken  int // of idle: those that have been signalled, and have not looked at the queue yet
-	short  int // steps in a row that were short, see owed.go
-	turns  turns
-	reads  reads
-	closed bool // idle workers end
+	mu      *sync.Mutex // of the Tasks; guards everything below
+	work    sync.Cond   // on mu: a queue has grown, a worker has ended, closed
+	commits opQueue     // goes before queue
+	queue   opQueue
+	n       int // workers
+	most    int // that there may be
+	now     func() time.Time
+	idle    int // of n: those that wait on work
+	woken   int // of idle: those that have been signalled, and have not looked at the queue yet
+	short   int // steps in a row that were short, see owed.go
+	turns   turns
+	reads   reads
+	closed  bool // idle workers end
 }
 
 const keepIdleWorkers = 2
@@ -37,7 +38,7 @@ func (p *pool) init(mu *sync.Mutex, most int) {
 // ToWorker hands o, which runs, to a worker, which calls its Step.
 func (s *Tasks) ToWorker(o *Op) {
 	s.mu.Lock()
-	o.syncs = false
+	o.syncs, o.commits = false, false
 	s.pool.enqueueLocked(o)
 	s.mu.Unlock()
 }
@@ -45,7 +46,17 @@ func (s *Tasks) ToWorker(o *Op) {
 // ToSyncer is ToWorker for a step that makes data durable.
 func (s *Tasks) ToSyncer(o *Op) {
 	s.mu.Lock()
-	o.syncs = true
+	o.syncs, o.commits = true, false
+	s.pool.enqueueLocked(o)
+	s.mu.Unlock()
+}
+
+// ToCommitter is ToWorker, or ToSyncer if syncs says so, for a step that makes what has been received the content of
+// its blocks. It gives memory back that others may be waiting for with all workers, so it goes before them and
+// gets a worker beside them; and it does not wait for such memory itself.
+func (s *Tasks) ToCommitter(o *Op, syncs bool) {
+	s.mu.Lock()
+	o.syncs, o.commits = syncs, true
 	s.pool.enqueueLocked(o)
 	s.mu.Unlock()
 }
@@ -57,7 +68,7 @@ func (v *Volume) ToWriter(o *Op, p []byte, off int64) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	o.write = write{blocks: &v.badBlocks, p: p, off: off}
-	o.inTurn, o.syncs = info.InTurn, !info.WriteCache
+	o.inTurn, o.syncs, o.commits = info.InTurn, !info.WriteCache, false
 	v.pool.enqueueLocked(o)
 }
 
@@ -72,7 +83,7 @@ func (v *Volume) ToReader(o *Op, l *blockdev.Lease, off int64, n int) {
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	o.syncs = false
+	o.syncs, o.commits = false, false
 	o.read = read{from: v.announcer, blocks: &v.badBlocks, lease: l, off: off, n: n}
 	v.pool.enqueueLocked(o)
 }
@@ -87,7 +98,7 @@ func (s *Tasks) SetWorkers(n int) {
 	for o := p.queue.head; o != nil && p.n < p.most; o = o.qnext {
 		p.startLocked()
 	}
-	for _, q := range [...]opQueue{p.reads.fresh, p.reads.waiting} {
+	for _, q := range [...]opQueue{p.commits, p.reads.fresh, p.reads.waiting} {
 		for o := q.head; o != nil; o = o.qnext {
 			p.hireLocked(o)
 		}
@@ -99,6 +110,11 @@ func (p *pool) enqueueLocked(o *Op) {
 	o.to(Queued)
 	if o.read.from != nil {
 		p.enqueueReadLocked(o)
+		return
+	}
+	if o.commits {
+		p.commits.push(o)
+		p.hireLocked(o)
 		return
 	}
 	p.queue.push(o)
@@ -128,15 +144,35 @@ func (p *pool) dropLocked(o *Op) {
 		p.reads.drop(o)
 		return
 	}
+	if o.commits {
+		p.commits.remove(o)
+		return
+	}
 	p.queue.remove(o)
 	p.turns.end(o.takeTurn(), p.turns.round)
 }
 
+// nextLocked is what a worker takes next of what is no read, or nil.
+func (p *pool) nextLocked() *Op {
+	if p.commits.head != nil {
+		return p.commits.head
+	}
+	return p.queue.head
+}
+
+// popLocked takes nextLocked, which is there.
+func (p *pool) popLocked() *Op {
+	if p.commits.head != nil {
+		return p.commits.pop()
+	}
+	return p.queue.pop()
+}
+
 // mostFor is how many workers there may be for o. What makes data durable waits for the disk, which
 // takes many at once, and where syncs share a file description for each other, too: a sync waits for
-// those that began before it had ended, as one of them may have got its error.
+// those that began before it had ended, as one of them may have got its error. See ToCommitter for the others.
 func (p *pool) mostFor(o *Op) int {
-	if o.syncs {
+	if o.syncs || o.commits {
 		return 2 * p.most
 	}
 	return p.most
@@ -295,7 +331,7 @@ func (w *worker) run() {
 			continue
 		}
 		// Reads and what else there is go by turns.
-		if w.reader = w.readableLocked() && (w.queue.head == nil || !w.reader); w.reader {
+		if w.reader = w.readableLocked() && (w.nextLocked() == nil || !w.reader); w.reader {
 			w.readLocked()
 		} else {
 			w.stepLocked()
@@ -306,10 +342,10 @@ func (w *worker) run() {
 
 // waitLocked waits until there is something to do. False: the worker is to end.
 func (w *worker) waitLocked() bool {
-	if next := w.queue.head; w.n > w.most && (next == nil || w.n > w.mostFor(next)) { // there are others for the queue
+	if next := w.nextLocked(); w.n > w.most && (next == nil || w.n > w.mostFor(next)) { // there are others for the queue
 		return false
 	}
-	for w.queue.head == nil && w.reads.fresh.head == nil && !w.readableLocked() {
+	for w.nextLocked() == nil && w.reads.fresh.head == nil && !w.readableLocked() {
 		if w.closed || w.idle >= keepIdleWorkers {
 			return false
 		}
@@ -339,7 +375,7 @@ func (w *worker) tellLocked() bool {
 
 // readLocked goes on with the next read. The lock is released meanwhile.
 func (w *worker) readLocked() {
-	if next := w.queue.head; next != nil {
+	if next := w.nextLocked(); next != nil {
 		w.hireLocked(next) // the caller may have been the one who was to come for it
 	}
 	o := w.popReadLocked()
@@ -373,9 +409,9 @@ func (w *worker) stepLocked() {
 	if w.readableLocked() {
 		w.hireLocked(w.reads.waiting.head)
 	}
-	o := w.queue.pop()
+	o := w.popLocked()
 	w.turns.popped++
-	if next := w.queue.head; next != nil && next.syncs && w.n >= w.most {
+	if next := w.nextLocked(); next != nil && w.n >= w.most && w.mostFor(next) > w.most {
 		w.hireLocked(next) // who was started for it has ended if o was before it
 	}
 	inTurn, round := o.takeTurn(), w.turns.round

@@ -6,7 +6,8 @@
 // raw device, RAM) these slices are the mapping itself, so that an RDMA Write,
 // a Data-In or a C2HData goes from the volume's own pages to the socket. A write
 // lease is a list of slices that the transport fills (RDMA Read, Data-Out, H2CData)
-// before [Lease.Commit] makes them the content of the range.
+// before [Lease.Commit] makes them the content of the range: memory of a pool, which the commit
+// writes, or the mapping, where the volume is memory (ADR 218).
 //
 // Small, staged or comparing commands (immediate and in-capsule data, VERIFY, COMPARE
 // AND WRITE, WRITE SAME) use ReadAt and WriteAt, which are pread and pwrite on the
@@ -49,6 +50,9 @@ const (
 	NoWait Mode = iota
 	// Wait lets the call block (bounded by storage, never by a peer).
 	Wait
+	// Probe is NoWait of LeaseWrite by who only wants to know whether WriteAt would have to wait: a direct lease
+	// says that it would not, also where writes are not received into the mapping. Nothing is stored to it.
+	Probe
 )
 
 // Device is one block volume. All methods are safe for concurrent use.

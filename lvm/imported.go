@@ -83,7 +83,7 @@ func (v *Volume) beforeWrite(m blockdev.Mode) error {
 		return blockdev.ErrClosed
 	case v.fills || !v.n.imported.Load():
 		return nil
-	case m == blockdev.NoWait:
+	case m != blockdev.Wait:
 		return blockdev.ErrWouldBlock
 	}
 	v.g.written(v.n)

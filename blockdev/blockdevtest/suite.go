@@ -20,6 +20,8 @@ type Backend struct {
 	// Direct is set for a device whose leases are its own mapping: the suite
 	// then checks that they are direct where they may be, and stable.
 	Direct bool
+	// Staged is set beside Direct for a device that lends pool memory for writes all the same.
+	Staged bool
 }
 
 // size is that of most tests: enough pages for every boundary, small enough to
@@ -37,6 +39,7 @@ func Run(t *testing.T, b Backend) {
 		{"ReadWrite", testReadWrite},
 		{"Leases", testLeases},
 		{"LeaseWithoutCommit", testNoCommit},
+		{"Probe", testProbe},
 		{"EmptyLease", testEmptyLease},
 		{"Overlap", testOverlap},
 		{"StableRead", testStableRead},

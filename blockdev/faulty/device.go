@@ -22,7 +22,7 @@ func (d *Device) LeaseRead(l *blockdev.Lease, off int64, n int, m blockdev.Mode)
 	if err := d.check(off, int64(n)); err != nil {
 		return err
 	}
-	if m == blockdev.NoWait && d.slow(Read, off, int64(n)) {
+	if m != blockdev.Wait && d.slow(Read, off, int64(n)) {
 		return blockdev.ErrWouldBlock
 	}
 	if err := d.wait(d.judge(Read, off, int64(n))); err != nil {
@@ -39,7 +39,7 @@ func (d *Device) LeaseWrite(l *blockdev.Lease, off int64, n int, m blockdev.Mode
 	if d.lower.Info().ReadOnly {
 		return blockdev.ErrReadOnly
 	}
-	if m == blockdev.NoWait && d.slow(Lease, off, int64(n)) {
+	if m != blockdev.Wait && d.slow(Lease, off, int64(n)) {
 		return blockdev.ErrWouldBlock
 	}
 	if err := d.wait(d.judge(Lease, off, int64(n))); err != nil {

@@ -207,8 +207,16 @@ func TestTruncated(t *testing.T) {
 	if err := d.LeaseRead(&l, 768<<10, 4096, blockdev.Wait); !errors.Is(err, blockdev.ErrMedium) {
 		t.Errorf("LeaseRead = %v, want ErrMedium", err)
 	}
-	if err := d.LeaseWrite(&l, 768<<10, 512, blockdev.Wait); !errors.Is(err, blockdev.ErrMedium) {
-		t.Errorf("LeaseWrite = %v, want ErrMedium", err)
+	if err := d.LeaseWrite(&l, 768<<10, 512, blockdev.Probe); !errors.Is(err, blockdev.ErrWouldBlock) {
+		t.Errorf("LeaseWrite that probes = %v, want ErrWouldBlock", err)
+	}
+	err = d.LeaseWrite(&l, 768<<10, 512, blockdev.Wait)
+	if err == nil {
+		err = l.Commit(false)
+		l.Release()
+	}
+	if !errors.Is(err, blockdev.ErrMedium) {
+		t.Errorf("LeaseWrite, or its commit = %v, want ErrMedium", err)
 	}
 	// Nothing makes the file longer again: what was lost would read as zeroes.
 	_, err = d.WriteAt(make([]byte, 512), 768<<10)

@@ -1,5 +1,5 @@
-// Package file is a volume in a regular file, mapped into memory and lent from
-// there.
+// Package file is a volume in a regular file, mapped into memory and lent to be read from
+// there. It is written by system calls, unless it is on tmpfs.
 //
 // The file is locked exclusively while it is open for writing (shared for
 // reading), so that two targets never serve it at once. A file that is
@@ -221,6 +221,7 @@ func back(cfg Config, fd int, st *unix.Stat_t, id string, follow bool) (*Device,
 		Announces:    local,
 		Marks:        true,
 		HugePages:    cfg.HugePages,
+		InPlace:      inMemory(fd),
 		Lock:         cfg.Lock,
 		EpochDir:     cfg.EpochDir,
 		Opened:       cfg.Opened,
@@ -257,6 +258,12 @@ func lengthOf(fd int) (int64, error) { return unix.Seek(fd, 0, unix.SEEK_END) }
 func writesInTurn(fd int) bool {
 	var fs unix.Statfs_t
 	return unix.Fstatfs(fd, &fs) == nil && (fs.Type == unix.EXT4_SUPER_MAGIC || fs.Type == unix.XFS_SUPER_MAGIC)
+}
+
+// inMemory reports whether the file is on a file system that keeps its files in memory alone.
+func inMemory(fd int) bool {
+	var fs unix.Statfs_t
+	return unix.Fstatfs(fd, &fs) == nil && fs.Type == unix.TMPFS_MAGIC
 }
 
 // onLocalDisk reports whether the file is on a file system that is known to keep its files on disks of this

@@ -15,6 +15,12 @@ import (
 )
 
 func TestConformance(t *testing.T) {
+	dir, err := os.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	staged := !inMemory(int(dir.Fd()))
 	for name, cfg := range map[string]Config{
 		"sparse":       {},
 		"4096":         {BlockSize: 4096},
@@ -24,6 +30,7 @@ func TestConformance(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			blockdevtest.Run(t, blockdevtest.Backend{
 				Direct: true,
+				Staged: staged,
 				Open: func(t *testing.T, size int64, pool *blockdev.Pool) blockdev.Device {
 					cfg := cfg
 					cfg.Path, cfg.Size, cfg.Pool = filepath.Join(t.TempDir(), "disk.img"), size, pool

@@ -1,7 +1,7 @@
 // Package raw is a volume on a block device: a disk, a partition, a loop
 // device, a logical volume of the kernel.
 //
-// The device is mapped like a file and lent from the page cache. It is opened
+// The device is mapped like a file and lent to be read from the page cache. It is opened
 // with O_EXCL, so that it cannot be mounted, or used by another target, while
 // it is served. Growing (an enlarged logical volume) is noticed within a second.
 package raw

@@ -110,6 +110,7 @@ func TestConformance(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			blockdevtest.Run(t, blockdevtest.Backend{
 				Direct: true,
+				Staged: true,
 				Open: func(t *testing.T, size int64, pool *blockdev.Pool) blockdev.Device {
 					cfg := cfg
 					cfg.Path, _ = loop(t, size)

@@ -107,7 +107,7 @@ func (o *Origin) LeaseRead(l *blockdev.Lease, off int64, n int, m blockdev.Mode)
 	if err := o.check(off, int64(n), false); err != nil {
 		return err
 	}
-	if m == blockdev.NoWait {
+	if m != blockdev.Wait {
 		return blockdev.ErrWouldBlock
 	}
 	l.Priv.Under = l.Priv.Under[:0]
@@ -128,7 +128,7 @@ func (o *Origin) LeaseWrite(l *blockdev.Lease, off int64, n int, m blockdev.Mode
 	case merging:
 		l.Priv.Under = l.Priv.Under[:0]
 		return swap.Stage(l, s.pool, o, off, n, m)
-	case (!safe || s.losing.Load()) && m == blockdev.NoWait:
+	case (!safe || s.losing.Load()) && m != blockdev.Wait:
 		return blockdev.ErrWouldBlock
 	case !safe:
 		s.preserve(off, int64(n))

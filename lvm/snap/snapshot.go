@@ -244,7 +244,7 @@ func (n *Snapshot) LeaseRead(l *blockdev.Lease, off int64, k int, m blockdev.Mod
 		return failed()
 	case own && k > 0:
 		return n.direct(l, off, k, m, false)
-	case m == blockdev.NoWait && k > 0:
+	case m != blockdev.Wait && k > 0:
 		return blockdev.ErrWouldBlock
 	}
 	l.Priv.Under = l.Priv.Under[:0]

@@ -50,7 +50,7 @@ func (t *blocks) get(nr uint64, xor uint32, m blockdev.Mode) (*block, error) {
 	t.mu.RLock()
 	b := t.cache[nr]
 	t.mu.RUnlock()
-	if b == nil && m == blockdev.NoWait {
+	if b == nil && m != blockdev.Wait {
 		return nil, blockdev.ErrWouldBlock
 	}
 	if b == nil {

@@ -137,7 +137,7 @@ func (d *volume) find(vb uint64, m blockdev.Mode) (mapping, error) {
 
 // rlock takes the pool's mu shared.
 func (p *Pool) rlock(m blockdev.Mode) error {
-	if m == blockdev.NoWait {
+	if m != blockdev.Wait {
 		if !p.mu.TryRLock() {
 			return blockdev.ErrWouldBlock
 		}

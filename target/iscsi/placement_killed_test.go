@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"softiser/blockdev/file"
 	"softiser/internal/iscsi"
 	"softiser/internal/iser"
@@ -87,13 +89,33 @@ func startVictim(t *testing.T, p scsi.Placement, path string) (s *server, kill f
 	return &server{t: t, addr: strings.TrimSpace(addr)}, kill
 }
 
+// keptIn returns a directory whose files are kept in memory alone, or on a disk.
+func keptIn(t *testing.T, memory bool) string {
+	dir := t.TempDir()
+	if memory {
+		var err error
+		if dir, err = os.MkdirTemp("/dev/shm", "softiser-test"); err != nil {
+			t.Skip(err)
+		}
+		t.Cleanup(func() { os.RemoveAll(dir) })
+	}
+	var fs unix.Statfs_t
+	if err := unix.Statfs(dir, &fs); err != nil {
+		t.Fatal(err)
+	}
+	if (fs.Type == unix.TMPFS_MAGIC) != memory {
+		t.Skipf("%s is of the other kind", dir)
+	}
+	return dir
+}
+
 // TestPlacementKilled: the target is killed while half of a block has arrived, and
 // while many WRITEs are on their way to its file.
 func TestPlacementKilled(t *testing.T) {
 	before, after := pattern(placeLen, 1), pattern(placeLen, 2)
 	const regions = 8
-	volume := func(t *testing.T) string {
-		path := filepath.Join(t.TempDir(), "disk")
+	volume := func(t *testing.T, dir string) string {
+		path := filepath.Join(dir, "disk")
 		if err := os.WriteFile(path, bytes.Repeat(before, regions), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -107,10 +129,13 @@ func TestPlacementKilled(t *testing.T) {
 		return blocksOf(all[region*placeLen:][:placeLen], before, after)
 	}
 	eachTransport(t, func(t *testing.T, kind portal.Transport) {
-		for _, placement := range []scsi.Placement{scsi.PlacementDirect, scsi.PlacementVerified} {
-			t.Run(placement.String()+"/half a block", func(t *testing.T) {
-				path := volume(t)
-				s, kill := startVictim(t, placement, path)
+		for _, tc := range []struct {
+			placement scsi.Placement
+			memory    bool
+		}{{scsi.PlacementDirect, true}, {scsi.PlacementDirect, false}, {scsi.PlacementVerified, true}, {scsi.PlacementVerified, false}} {
+			t.Run(fmt.Sprintf("%v/half a block, memory=%v", tc.placement, tc.memory), func(t *testing.T) {
+				path := volume(t, keptIn(t, tc.memory))
+				s, kill := startVictim(t, tc.placement, path)
 				sc := pausing(placeLen/2 + placeBlock/2)
 				m := s.behind(t, sc).connect(kind, iser.ConnConfig{})
 				m.login("ImmediateData=No")
@@ -118,7 +143,7 @@ func TestPlacementKilled(t *testing.T) {
 				m.cmd(cdbRW10(0x2a, 0, placeLen/placeBlock), nil, after)
 				sc.waitPaused(t)
 				want := 0
-				if placement == scsi.PlacementDirect {
+				if tc.placement == scsi.PlacementDirect && tc.memory {
 					want = 1
 					eventually(t, "half a block is in the volume", func() bool { _, _, n := look(t, path, 0); return n == 1 })
 				} else {
@@ -131,7 +156,7 @@ func TestPlacementKilled(t *testing.T) {
 			})
 		}
 		t.Run("verified/many", func(t *testing.T) {
-			path := volume(t)
+			path := volume(t, t.TempDir())
 			s, kill := startVictim(t, scsi.PlacementVerified, path)
 			m := s.connect(kind, iser.ConnConfig{})
 			m.login("ImmediateData=No")

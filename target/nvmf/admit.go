@@ -174,9 +174,9 @@ func (r volumeRequest) toSyncer(job func(volumeRequest)) {
 }
 
 // toCommitter is toWorker for a job that makes what was received the content of its blocks.
-func (r volumeRequest) toCommitter(job func(volumeRequest), syncs bool) {
+func (r volumeRequest) toCommitter(job func(volumeRequest), fua bool) {
 	r.resume = job
-	r.ns.vol.ToCommitter(&r.Op, syncs)
+	r.ns.vol.ToCommitter(&r.Op, fua)
 }
 
 // fail ends the command with an error of its volume.

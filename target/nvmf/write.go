@@ -89,7 +89,7 @@ func (r writeRequest) storeParams() {
 func (r writeRequest) filled() {
 	if r.ns.vol.CommitWaits(&r.lease, &r.probe, r.fua()) {
 		job := func(r volumeRequest) { writeRequest{r}.commit(blockdev.Wait) }
-		r.toCommitter(job, r.fua() || !r.ns.vol.Geo().Info.WriteCache)
+		r.toCommitter(job, r.fua())
 		return
 	}
 	r.commit(blockdev.NoWait)

@@ -82,9 +82,9 @@ func (t *Task) toSyncer(job func(*Task)) {
 }
 
 // toCommitter is toWorker for a job that makes what was received the content of its blocks.
-func (t *Task) toCommitter(job func(*Task)) {
+func (t *Task) toCommitter(job func(*Task), fua bool) {
 	t.job = job
-	t.lu.vol.ToCommitter(&t.Op, t.fua() || !t.lu.geo().Info.WriteCache)
+	t.lu.vol.ToCommitter(&t.Op, fua)
 }
 
 // exclusively runs job on a worker with the blocks of t held exclusively, until the

@@ -102,7 +102,7 @@ func writeMade(t *Task) {
 // writeArrivedChunk runs when a chunk's data are there.
 func writeArrivedChunk(t *Task) {
 	if t.chunk.staged > 0 || t.Lease.Owner != nil && commitWaits(t) {
-		t.toCommitter(commitJob)
+		t.toCommitter(commitJob, t.fua())
 		return
 	}
 	commitChunk(t, nil, blockdev.NoWait)

@@ -1,5 +1,27 @@
 package volume
 
+// workQueue is what waits for a worker, but for reads: what commits goes before the others. The zero value is empty.
+type workQueue struct{ commits, others opQueue }
+
+// of returns the queue that o belongs in.
+func (q *workQueue) of(o *Op) *opQueue {
+	if o.commits {
+		return &q.commits
+	}
+	return &q.others
+}
+
+// head returns what pop would, or nil.
+func (q *workQueue) head() *Op {
+	if q.commits.head != nil {
+		return q.commits.head
+	}
+	return q.others.head
+}
+
+// pop takes out what is next, which must be there.
+func (q *workQueue) pop() *Op { return q.of(q.head()).pop() }
+
 // opQueue is a queue of ops, linked by qnext: an op is in one at a time. The zero value is
 // empty. Who uses it holds Tasks.mu.
 type opQueue struct{ head, tail *Op }

@@ -69,7 +69,7 @@ func (p *pool) mayOweLocked(w *owed, now time.Time, took time.Duration) bool {
 		return false
 	}
 	p.short = min(p.short+1, stepsSure)
-	next := p.nextLocked()
+	next := p.queue.head()
 	return p.short == stepsSure && next != nil && p.reads.fresh.head == nil && !p.readableLocked() && next.hold.kind == HoldWrite && (next.inTurn || !w.made) && p.n <= p.most &&
 		w.n < owedMost && now.Sub(w.since) < owedLong
 }
@@ -77,6 +77,6 @@ func (p *pool) mayOweLocked(w *owed, now time.Time, took time.Duration) bool {
 // mayOweReadsLocked reports whether the reader that owes w may look whether the next read is in
 // memory before it pays. Preconditions: p.mu is held.
 func (p *pool) mayOweReadsLocked(w *owed, now time.Time) bool {
-	return p.nextLocked() == nil && p.reads.fresh.head == nil && p.readableLocked() && p.n <= p.most &&
+	return p.queue.head() == nil && p.reads.fresh.head == nil && p.readableLocked() && p.n <= p.most &&
 		w.n < owedMost && now.Sub(w.since) < owedLong
 }

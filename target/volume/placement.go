@@ -12,7 +12,8 @@ import (
 type Placement uint8
 
 const (
-	// PlacementDirect receives into the volume itself, so that nothing is copied.
+	// PlacementDirect receives into the volume itself where that is memory, so that nothing is copied;
+	// files and devices are as with PlacementVerified.
 	// When the initiator is lost in the middle of a WRITE, a logical block may be
 	// half new and half old, and bytes whose CRC was wrong may be in the volume;
 	// who reads these blocks before the WRITE has ended sees them as they come.
@@ -133,7 +134,7 @@ func (p *placing) init(blocks *badBlocks, placement Placement, pool *blockdev.Po
 // CommitWaits reports whether committing l, a write lease of the volume's Lender, is a
 // worker's job. probe is the caller's, and empty again afterwards.
 func (p *placing) CommitWaits(l, probe *blockdev.Lease, fua bool) bool {
-	if p.verifier == nil || fua || l.Len > inlineCopy {
+	if l.Direct || fua || l.Len > inlineCopy {
 		return l.MayBlock(fua)
 	}
 	return !p.WritesAtOnce(probe, l.Off, l.Len)
@@ -149,7 +150,7 @@ const claimPage = 4096
 // that shares one it would wait, and the data of that lease may be due on this very
 // goroutine.
 func (p *placing) WritesAtOnce(probe *blockdev.Lease, off int64, n int) bool {
-	if (off|int64(n))&(claimPage-1) != 0 || p.blocks.marked(off, int64(n)) || p.blocks.medium.dev.LeaseWrite(probe, off, n, blockdev.NoWait) != nil {
+	if (off|int64(n))&(claimPage-1) != 0 || p.blocks.marked(off, int64(n)) || p.blocks.medium.dev.LeaseWrite(probe, off, n, blockdev.Probe) != nil {
 		return false
 	}
 	at := probe.Direct && !probe.MayBlock(false)

@@ -322,7 +322,7 @@ func TestReadBesideWriteInTurn(t *testing.T) {
 		synctest.Wait()
 		write11 := write(11) // is left to the worker of the other write
 		b.v.mu.Lock()
-		if b.v.pool.queue.head == nil || b.v.pool.reads.waiting.head == nil {
+		if b.v.pool.queue.head() == nil || b.v.pool.reads.waiting.head == nil {
 			t.Error("there is no write and no read to choose from")
 		}
 		b.v.mu.Unlock()

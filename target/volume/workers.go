@@ -12,19 +12,18 @@ import (
 // that are to be durable and for what gives staging memory back, and all but keepIdleWorkers end when there is nothing to do.
 // The queue is bounded by the sessions' command windows. It is used under the lock of the task set that it is a part of.
 type pool struct {
-	mu      *sync.Mutex // of the Tasks; guards everything below
-	work    sync.Cond   // on mu: a queue has grown, a worker has ended, closed
-	commits opQueue     // goes before queue
-	queue   opQueue
-	n       int // workers
-	most    int // that there may be
-	now     func() time.Time
-	idle    int // of n: those that wait on work
-	woken   int // of idle: those that have been signalled, and have not looked at the queue yet
-	short   int // steps in a row that were short, see owed.go
-	turns   turns
-	reads   reads
-	closed  bool // idle workers end
+	mu     *sync.Mutex // of the Tasks; guards everything below
+	work   sync.Cond   // on mu: a queue has grown, a worker has ended, closed
+	queue  workQueue
+	n      int // workers
+	most   int // that there may be
+	now    func() time.Time
+	idle   int // of n: those that wait on work
+	woken  int // of idle: those that have been signalled, and have not looked at the queue yet
+	short  int // steps in a row that were short, see owed.go
+	turns  turns
+	reads  reads
+	closed bool // idle workers end
 }
 
 const keepIdleWorkers = 2
@@ -51,14 +50,14 @@ func (s *Tasks) ToSyncer(o *Op) {
 	s.mu.Unlock()
 }
 
-// ToCommitter is ToWorker, or ToSyncer if syncs says so, for a step that makes what has been received the content of
-// its blocks. It gives memory back that others may be waiting for with all workers, so it goes before them and
+// ToCommitter is ToWorker for a step that makes what has been received the content of its blocks, durably if fua
+// says so. It gives memory back that others may be waiting for with all workers, so it goes before them and
 // gets a worker beside them; and it does not wait for such memory itself.
-func (s *Tasks) ToCommitter(o *Op, syncs bool) {
-	s.mu.Lock()
-	o.syncs, o.commits = syncs, true
-	s.pool.enqueueLocked(o)
-	s.mu.Unlock()
+func (v *Volume) ToCommitter(o *Op, fua bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	o.syncs, o.commits = fua || !v.Geo().Info.WriteCache, true
+	v.pool.enqueueLocked(o)
 }
 
 // ToWriter hands o, which runs, to a worker, which makes the write of p at off and then calls its
@@ -95,10 +94,10 @@ func (s *Tasks) SetWorkers(n int) {
 	defer s.mu.Unlock()
 	p := &s.pool
 	p.most = max(n, 1)
-	for o := p.queue.head; o != nil && p.n < p.most; o = o.qnext {
+	for o := p.queue.others.head; o != nil && p.n < p.most; o = o.qnext {
 		p.startLocked()
 	}
-	for _, q := range [...]opQueue{p.commits, p.reads.fresh, p.reads.waiting} {
+	for _, q := range [...]opQueue{p.queue.commits, p.reads.fresh, p.reads.waiting} {
 		for o := q.head; o != nil; o = o.qnext {
 			p.hireLocked(o)
 		}
@@ -112,12 +111,7 @@ func (p *pool) enqueueLocked(o *Op) {
 		p.enqueueReadLocked(o)
 		return
 	}
-	if o.commits {
-		p.commits.push(o)
-		p.hireLocked(o)
-		return
-	}
-	p.queue.push(o)
+	p.queue.of(o).push(o)
 	if o.inTurn {
 		p.turns.n++
 		if p.turns.n > 1 && p.short == stepsSure {
@@ -144,28 +138,8 @@ func (p *pool) dropLocked(o *Op) {
 		p.reads.drop(o)
 		return
 	}
-	if o.commits {
-		p.commits.remove(o)
-		return
-	}
-	p.queue.remove(o)
+	p.queue.of(o).remove(o)
 	p.turns.end(o.takeTurn(), p.turns.round)
-}
-
-// nextLocked is what a worker takes next of what is no read, or nil.
-func (p *pool) nextLocked() *Op {
-	if p.commits.head != nil {
-		return p.commits.head
-	}
-	return p.queue.head
-}
-
-// popLocked takes nextLocked, which is there.
-func (p *pool) popLocked() *Op {
-	if p.commits.head != nil {
-		return p.commits.pop()
-	}
-	return p.queue.pop()
 }
 
 // mostFor is how many workers there may be for o. What makes data durable waits for the disk, which
@@ -218,14 +192,14 @@ func (p *pool) unstick() {
 	defer p.mu.Unlock()
 	p.turns.watched = false
 	switch {
-	case p.queue.head == nil:
+	case p.queue.head() == nil:
 	case p.turns.popped != p.turns.seen:
 		p.watchLocked()
 	default:
 		p.short = 0
 		p.turns.n = 0 // nobody waits for those that are being made any more
 		p.turns.round++
-		for o := p.queue.head; o != nil; o = o.qnext {
+		for o := p.queue.others.head; o != nil; o = o.qnext {
 			o.inTurn = false
 			p.hireLocked(o)
 		}
@@ -331,7 +305,7 @@ func (w *worker) run() {
 			continue
 		}
 		// Reads and what else there is go by turns.
-		if w.reader = w.readableLocked() && (w.nextLocked() == nil || !w.reader); w.reader {
+		if w.reader = w.readableLocked() && (w.queue.head() == nil || !w.reader); w.reader {
 			w.readLocked()
 		} else {
 			w.stepLocked()
@@ -342,10 +316,10 @@ func (w *worker) run() {
 
 // waitLocked waits until there is something to do. False: the worker is to end.
 func (w *worker) waitLocked() bool {
-	if next := w.nextLocked(); w.n > w.most && (next == nil || w.n > w.mostFor(next)) { // there are others for the queue
+	if next := w.queue.head(); w.n > w.most && (next == nil || w.n > w.mostFor(next)) { // there are others for the queue
 		return false
 	}
-	for w.nextLocked() == nil && w.reads.fresh.head == nil && !w.readableLocked() {
+	for w.queue.head() == nil && w.reads.fresh.head == nil && !w.readableLocked() {
 		if w.closed || w.idle >= keepIdleWorkers {
 			return false
 		}
@@ -375,7 +349,7 @@ func (w *worker) tellLocked() bool {
 
 // readLocked goes on with the next read. The lock is released meanwhile.
 func (w *worker) readLocked() {
-	if next := w.nextLocked(); next != nil {
+	if next := w.queue.head(); next != nil {
 		w.hireLocked(next) // the caller may have been the one who was to come for it
 	}
 	o := w.popReadLocked()
@@ -409,9 +383,9 @@ func (w *worker) stepLocked() {
 	if w.readableLocked() {
 		w.hireLocked(w.reads.waiting.head)
 	}
-	o := w.popLocked()
+	o := w.queue.pop()
 	w.turns.popped++
-	if next := w.nextLocked(); next != nil && w.n >= w.most && w.mostFor(next) > w.most {
+	if next := w.queue.head(); next != nil && w.n >= w.most && w.mostFor(next) > w.most {
 		w.hireLocked(next) // who was started for it has ended if o was before it
 	}
 	inTurn, round := o.takeTurn(), w.turns.round

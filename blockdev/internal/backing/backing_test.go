@@ -38,6 +38,7 @@ func openFile(t *testing.T, size int64, k kernel, change func(*Config)) (*Volume
 		Info: blockdev.Info{Size: size, BlockSize: 512, PhysBlockSize: 4096, WriteCache: true, Discard: true,
 			ZeroesOnTrim: true, Thin: true, Backend: "file", ID: path},
 		SeekHoles: true,
+		InPlace:   true, // as on tmpfs; what else files do is in staged_test.go
 		StoreSize: func() (int64, error) {
 			var st unix.Stat_t
 			err := unix.Fstat(fd, &st)
@@ -352,37 +353,6 @@ func TestLateFill(t *testing.T) {
 			l.Release()
 		})
 	}
-}
-
-// TestCold: a whole-page write over data that is not in memory does not read it.
-func TestCold(t *testing.T) {
-	k := linux
-	k.mincore = func(p, vec []byte) error { clear(vec); return nil }
-	v, path := openFile(t, 1<<20, k, nil)
-	if err := os.WriteFile(path, make([]byte, 1<<20), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	var l blockdev.Lease
-	if err := v.LeaseWrite(&l, 8192, 4096, blockdev.Wait); err != nil {
-		t.Fatal(err)
-	}
-	if l.Direct {
-		t.Error("cold data was mapped to be overwritten")
-	}
-	if err := l.Commit(false); err != nil {
-		t.Fatal(err)
-	}
-	l.Release()
-	// Now it is in memory, and the same write is direct without a wait.
-	if err := v.LeaseWrite(&l, 8192, 4096, blockdev.NoWait); err != nil || !l.Direct {
-		t.Errorf("second write: direct %v, %v", l.Direct, err)
-	}
-	l.Release()
-	// Part of a page: it has to be read in any case.
-	if err := v.LeaseWrite(&l, 65536+512, 512, blockdev.Wait); err != nil || !l.Direct {
-		t.Errorf("part of a page: direct %v, %v", l.Direct, err)
-	}
-	l.Release()
 }
 
 // TestLock: what cannot be locked is refused with the limit and its name.

@@ -160,8 +160,53 @@ func (v *Volume) exclusive(off, n int64) claim {
 	return c
 }
 
+// pieceMax is the most that one call writes to a file, bytes: folios become as large as what is written, and for
+// a short write ext4 walks all blocks of the folio (1.2 µs in a page, 2.4 in 64 KiB, 12 and more in 1 MiB).
+const pieceMax = 64 << 10
+
 // pwrite writes everything or fails.
 func (m *mapped) pwrite(bufs [][]byte, off int64) error {
+	for len(bufs) > 0 && !m.inPlace() {
+		k, n := 0, int64(0)
+		for k < len(bufs) && n+int64(len(bufs[k])) <= pieceMax {
+			n += int64(len(bufs[k]))
+			k++
+		}
+		var err error
+		if k > 0 {
+			err = m.pwriteAll(bufs[:k], off)
+		} else {
+			k, n = 1, int64(len(bufs[0]))
+			err = m.pwriteLong(bufs[0], off)
+		}
+		if err != nil {
+			return err
+		}
+		bufs, off = bufs[k:], off+n
+	}
+	return m.pwriteAll(bufs, off)
+}
+
+// pwriteLong is pwrite of one buffer that is longer than a piece.
+func (m *mapped) pwriteLong(p []byte, off int64) error {
+	one := pieces.Get().(*[1][]byte)
+	defer func() {
+		one[0] = nil
+		pieces.Put(one)
+	}()
+	for len(p) > 0 {
+		one[0] = p[:min(len(p), pieceMax)]
+		if err := m.pwriteAll(one[:], off); err != nil {
+			return err
+		}
+		n := min(len(p), pieceMax)
+		p, off = p[n:], off+int64(n)
+	}
+	return nil
+}
+
+// pwriteAll writes everything, by as few calls as the kernel allows, or fails.
+func (m *mapped) pwriteAll(bufs [][]byte, off int64) error {
 	var rest [][]byte // a copy of bufs, made after the first short write: bufs belong to the caller
 	for len(bufs) > 0 {
 		// The kernel takes at most 1024 pieces at once.

@@ -37,7 +37,7 @@ func (v *Volume) LeaseRead(l *blockdev.Lease, off int64, n int, m blockdev.Mode)
 			return err
 		}
 	}
-	if m == blockdev.NoWait {
+	if m != blockdev.Wait {
 		return blockdev.ErrWouldBlock
 	}
 	return v.stageRead(l)
@@ -53,7 +53,7 @@ func (v *Volume) lend(l *blockdev.Lease, m blockdev.Mode) (bool, error) {
 		state, n := v.pages.run(off, end)
 		switch state {
 		case pageUnknown:
-			if m == blockdev.NoWait {
+			if m != blockdev.Wait {
 				if !v.asks.worth() || !v.asks.was(v.known(off, n)) {
 					return false, nil
 				}

@@ -103,27 +103,14 @@ func (m *mapped) readThrough(off, n int64) error {
 }
 
 // reserve makes [off, off+n) storable through the mapping: space is allocated
-// and the pages are in memory, so that a full disk is an error of this command.
+// and the pages are in memory, so that a full file system is an error of this command.
 // It reports false where staging is better or the only way.
 func (m *mapped) reserve(off, n int64) (bool, error) {
-	aligned := (off|n)&(m.page-1) == 0
-	end := off + n
-	for off < end {
+	for end := off + n; off < end; {
 		state, k := m.pages.run(off, end)
 		if state != pageOwned {
 			first := m.floor(off)
 			length := min(m.ceil(off+k), int64(len(m.mem))) - first
-			if state == pageUnknown && aligned && !m.cached(first, length) {
-				hole, known, err := m.extent(first, first+length)
-				if err != nil {
-					return false, err
-				}
-				if !hole || known < length {
-					// Cold data that is about to be overwritten as a whole:
-					// mapping it would read it from the disk first.
-					return false, nil
-				}
-			}
 			if ok, err := m.populateWrite(first, length); !ok || err != nil {
 				return false, err
 			}

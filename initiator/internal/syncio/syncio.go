@@ -175,7 +175,7 @@ func (c *Calls) lend(l *blockdev.Lease, off int64, n int, m blockdev.Mode) error
 	if err := blockdev.CheckRange(off, int64(n), i.Size, i.BlockSize); err != nil {
 		return err
 	}
-	if m == blockdev.NoWait {
+	if m != blockdev.Wait {
 		return blockdev.ErrWouldBlock
 	}
 	segs, err := c.cfg.Pool.Get(l.Segs[:0], n, m)

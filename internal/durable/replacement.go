@@ -39,7 +39,7 @@ func Replace(name string) (*Replacement, error) {
 		if name, err = filepath.EvalSymlinks(name); err != nil {
 			return nil, err
 		}
-	case !errors.Is(err, fs.ErrNotExist):
+	case !errors.Is(err, fs.ErrNotExist), name == "":
 		return nil, err
 	default:
 		if _, err := os.Lstat(name); err == nil {

@@ -210,3 +210,14 @@ func TestErrorsNameTheFile(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// TestNoName: what has no name is no file, whatever the part beside it is called.
+func TestNoName(t *testing.T) {
+	t.Chdir(t.TempDir())
+	if f, err := Replace(""); err == nil {
+		t.Errorf("%s is filled for nobody, and Keep says %v", f.Name(), f.Keep(true))
+	}
+	if left, err := os.ReadDir("."); err != nil || len(left) != 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+}

@@ -135,6 +135,47 @@ func TestLVM(t *testing.T) {
 	}
 }
 
+// TestLVMSaysMuch: all that a command has to say arrives, however much of it has to be escaped; of more than
+// can, the beginning.
+func TestLVMSaysMuch(t *testing.T) {
+	const line = "  WARNING: «the device» is away.\n"
+	for _, n := range []int{200, maxTrailer / len(line), maxTrailer} {
+		for _, fails := range []bool{false, true} {
+			text := strings.Repeat(line, n)
+			b := LVM{Run: func(_ context.Context, _ []string, _ io.Reader, _, stderr io.Writer) error {
+				io.WriteString(stderr, text)
+				if fails {
+					return errors.New(text)
+				}
+				return nil
+			}}
+			path := filepath.Join(t.TempDir(), "admin.sock")
+			ln, err := Listen(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan error, 1)
+			go func() { ended <- Serve(ctx, ln, Backend{LVM: b}) }()
+			c := NewClient(path)
+			var stderr strings.Builder
+			err = c.LVM(t.Context(), []string{"lvs"}, nil, io.Discard, &stderr)
+			want := text[:min(len(text), maxTrailer)]
+			if stderr.String() != want {
+				t.Errorf("%d lines: %d bytes of the standard error have arrived", n, stderr.Len())
+			}
+			if !fails && err != nil || fails && (err == nil || err.Error() != want) {
+				t.Errorf("%d lines: a command that fails is %t: %.200v", n, fails, err)
+			}
+			c.Close()
+			cancel()
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
 func TestListen(t *testing.T) {
 	_, _, path := start(t)
 	if _, err := Listen(path); err == nil {

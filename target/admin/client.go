@@ -33,6 +33,7 @@ func NewClient(path string) *Client {
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return d.DialContext(ctx, "unix", path)
 		},
+		ReadBufferSize: readBuffer,
 	}}}
 }
 

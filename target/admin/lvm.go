@@ -38,8 +38,12 @@ const (
 	kindUsage     = "usage"
 	kindQuestion  = "question"
 	trailerStderr = "Softiser-Stderr"
-	maxTrailer    = 32 << 10
+	maxTrailer    = 32 << 10 // of each text
 )
+
+// readBuffer holds a trailer: net/http takes none that is longer than what it reads through. Each byte of
+// two texts may be escaped.
+const readBuffer = 2*3*maxTrailer + 4096
 
 // limited keeps the first bytes that are written to it.
 type limited struct{ b []byte }
@@ -65,7 +69,8 @@ func (l LVM) handle(mux *http.ServeMux) {
 		out := flushing{w, http.NewResponseController(w)}
 		err := l.Run(r.Context(), r.URL.Query()["arg"], r.Body, out, &stderr)
 		if err != nil {
-			w.Header().Set(trailerError, url.QueryEscape(err.Error()))
+			said := err.Error()
+			w.Header().Set(trailerError, url.QueryEscape(said[:min(len(said), maxTrailer)]))
 			var q *Question
 			switch {
 			case errors.As(err, &q):

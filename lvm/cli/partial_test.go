@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/iotest"
 
 	"softiser/blockdev"
 	"softiser/blockdev/faulty"
@@ -142,6 +143,26 @@ func TestTransfersAreInterrupted(t *testing.T) {
 		s.env.Config.Open = nil
 		if !errors.Is(err, context.Canceled) {
 			t.Errorf("%s: %v, not interrupted", strings.Join(line, " "), err)
+		}
+	}
+}
+
+// An input that breaks off is not taken for one that has ended, as the body of a request is for whose
+// client has gone.
+func TestAnInputThatBreaksOffIsTold(t *testing.T) {
+	s, data := filled(t)
+	full := s.run("export", "vg0/a")
+	for line, input := range map[string]string{
+		"import -y --raw vg0/a": string(data[:3<<20]),
+		"import vg0/b":          full[:2<<20],
+		"import vg0/c":          full[:10],
+		"import vg0/d":          full[:60],
+		"import vg0/e":          "",
+	} {
+		in := io.MultiReader(strings.NewReader(input), iotest.ErrReader(io.ErrUnexpectedEOF))
+		err := Run(t.Context(), s.env, append(strings.Fields(line), "--devices", strings.Join(s.disks, ",")), in, io.Discard, io.Discard)
+		if !errors.Is(err, io.ErrUnexpectedEOF) {
+			t.Errorf("%s after %d bytes: %v", line, len(input), err)
 		}
 	}
 }

@@ -24,7 +24,11 @@ func (u untilDone) Read(p []byte) (int, error) {
 	if err := u.ctx.Err(); err != nil {
 		return 0, fmt.Errorf("interrupted: %w", err)
 	}
-	return u.Reader.Read(p)
+	n, err := u.Reader.Read(p)
+	if err == io.ErrUnexpectedEOF { // of a request whose client has gone: not io.ReadFull's, for an input that has ended
+		err = fmt.Errorf("the input breaks off: %w", err)
+	}
+	return n, err
 }
 
 func (u untilDone) Write(p []byte) (int, error) {

@@ -190,8 +190,12 @@ func NewReader(r io.Reader) (*Reader, error) {
 		return nil, ErrFormat
 	}
 	rest := make([]byte, n+4)
-	if _, err := io.ReadFull(r, rest); err != nil {
+	switch _, err := io.ReadFull(r, rest); err {
+	case nil:
+	case io.EOF, io.ErrUnexpectedEOF:
 		return nil, ErrFormat
+	default:
+		return nil, err
 	}
 	sum := crc32.Update(crc32.Checksum(b[len(magic):], castagnoli), castagnoli, rest[:n])
 	if sum != le.Uint32(rest[n:]) {

@@ -29,6 +29,7 @@ type node struct {
 	background int // how many of the users are merges
 
 	imported atomic.Bool // the first write takes or changes the tag (tellsContent)
+	filled   bool        // by a Volume that Fills
 
 	top  *swap.Device // what users read and write
 	phys *swap.Device // over the extents; the same as top for a plain volume

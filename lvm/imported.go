@@ -1,6 +1,7 @@
 package lvm
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -43,8 +44,17 @@ func dropImported(lv *meta.LV) {
 }
 
 // Fills says that what is written through v is what the tag tells of: it is not somebody else who
-// writes. Preconditions: nothing has been written through v.
-func (v *Volume) Fills() { v.fills = true }
+// writes. One fills a volume at a time, until v is closed: with ErrInUse it is another. Preconditions:
+// nothing has been written through v.
+func (v *Volume) Fills() error {
+	v.g.mu.Lock()
+	defer v.g.mu.Unlock()
+	if v.n.filled {
+		return fmt.Errorf("%s/%s is being imported into already: %w", v.g.md.group.VG.Name, v.n.name, blockdev.ErrInUse)
+	}
+	v.n.filled, v.fills = true, true
+	return nil
+}
 
 // writtenWait is how long the first write waits for the tag to be gone. Whoever
 // changes the group may be waiting for that write; the tag goes then.

@@ -48,6 +48,7 @@ func (v *Volume) Close() error {
 		return blockdev.ErrInUse
 	}
 	v.closed.Store(true)
+	v.n.filled = v.n.filled && !v.fills
 	v.g.opened--
 	err := v.dev.Flush()
 	if e := v.g.act.deactivate(v.n); err == nil {

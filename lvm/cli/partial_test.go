@@ -116,6 +116,41 @@ func TestAWriteDuringAnImportIsTold(t *testing.T) {
 	}
 }
 
+// Two imports into one volume do not take place at the same time: the one that ended first would tell of a
+// content that the other goes on to overwrite.
+func TestImportsIntoOneVolumeAtOnce(t *testing.T) {
+	s, _ := filled(t)
+	full := s.run("export", "vg0/a")
+	s.run("lvcreate", "-L8m", "-n", "other", "vg0")
+	other, id := s.run("export", "vg0/other"), s.field("lv_uuid", "vg0/a")
+	s.run("lvcreate", "-L8m", "-n", "copy", "vg0")
+	m := &lvm.Manager{Config: s.env.Config}
+	dev, err := m.Open(lvm.Spec{VG: "vg0", LV: "copy", Devices: s.disks})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.env.Manager = m
+	during := func() {
+		for _, stream := range []string{other, full} {
+			if _, err := s.try([]byte(stream), "import", "-y", "vg0/copy"); !errors.Is(err, blockdev.ErrInUse) {
+				t.Errorf("a second import: %v", err)
+			}
+		}
+	}
+	if err := Run(t.Context(), s.env, []string{"import", "-y", "vg0/copy"}, &halfway{strings.NewReader(full), 2 << 20, during}, io.Discard, io.Discard); err != nil {
+		t.Errorf("the first import: %v", err)
+	}
+	if got := s.field("lv_tags", "vg0/copy"); got != "imported."+id || s.run("export", "--raw", "vg0/copy") != s.run("export", "--raw", "vg0/a") {
+		t.Errorf("the tag is %q, or the content differs", got)
+	}
+	if _, err := s.try([]byte(other), "import", "-y", "vg0/copy"); err != nil {
+		t.Errorf("an import after the first: %v", err)
+	}
+	if err := errors.Join(dev.Close(), m.Close()); err != nil {
+		t.Error(err)
+	}
+}
+
 // A signal ends a transfer where it stands, whatever it reads from and writes to.
 func TestTransfersAreInterrupted(t *testing.T) {
 	s, data := filled(t)

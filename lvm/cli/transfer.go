@@ -260,13 +260,15 @@ func (a transfers) importInto(ctx context.Context, g *lvm.Group, name string, s 
 	if is := v.Info().Size; is < h.Size {
 		return errors.Join(fmt.Errorf("%s has %d bytes, the volume in the stream has %d: extend it first", name, is, h.Size), v.Close())
 	}
+	if err := v.Fills(); err != nil {
+		return errors.Join(err, v.Close())
+	}
 	// From the first write on it is neither the old nor the new content, even if
 	// the power fails.
 	begun := partial(h, h.Start)
 	if err := a.tag(g, name, begun); err != nil {
 		return errors.Join(err, v.Close())
 	}
-	v.Fills()
 	next, err := s.Import(v, false, nil)
 	if err != nil {
 		tagErr := a.retag(g, name, begun, partial(h, next))
@@ -390,7 +392,9 @@ func (a transfers) copyVolume(ctx context.Context, g *lvm.Group, lv *meta.LV, na
 	if err != nil {
 		return err
 	}
-	dst.Fills()
+	if err := dst.Fills(); err != nil {
+		return errors.Join(err, dst.Close())
+	}
 	pr, pw := io.Pipe()
 	go func() { pw.CloseWithError(stream.Export(untilDone{ctx: ctx, Writer: pw}, src, h, extents, nil)) }()
 	s, err := stream.NewReader(pr)

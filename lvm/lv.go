@@ -194,6 +194,7 @@ func (g *Group) Reduce(ctx context.Context, name string, extents uint64, why str
 	if _, seg := next.SnapshotSegment(name); seg != nil {
 		return g.snaps.reduceStore(ctx, next, lv, seg, extents, why)
 	}
+	dropImported(lv) // what it loses does not come back when it is extended
 	switch seg := lv.Segments[0]; seg.Type {
 	case meta.ThinPool:
 		return fmt.Errorf("cannot reduce %s/%s: thin pools only grow", next.Name, name)

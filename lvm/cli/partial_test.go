@@ -151,6 +151,28 @@ func TestImportsIntoOneVolumeAtOnce(t *testing.T) {
 	}
 }
 
+// A volume that was made smaller does not hold what was imported any more, also when it is as large again.
+func TestReducedAfterImport(t *testing.T) {
+	s, _ := filled(t)
+	full := s.run("export", "vg0/a")
+	s.run("lvcreate", "-L16m", "-T", "vg0/p")
+	s.run("lvcreate", "-V8m", "-T", "-n", "thin", "vg0/p")
+	for _, name := range []string{"linear", "thin"} {
+		if _, err := s.try([]byte(full), "import", "-y", "vg0/"+name); err != nil {
+			t.Fatal(err)
+		}
+		s.run("lvextend", "-L12m", "vg0/"+name)
+		if got, want := s.field("lv_tags", "vg0/"+name), "imported."+s.field("lv_uuid", "vg0/a"); got != want {
+			t.Errorf("%s, extended: %q, not %q", name, got, want)
+		}
+		s.run("lvreduce", "-y", "-L4m", "vg0/"+name)
+		s.run("lvextend", "-L8m", "vg0/"+name)
+		if got := s.field("lv_tags", "vg0/"+name); got != "" {
+			t.Errorf("%s, reduced and extended: %q", name, got)
+		}
+	}
+}
+
 // A signal ends a transfer where it stands, whatever it reads from and writes to.
 func TestTransfersAreInterrupted(t *testing.T) {
 	s, data := filled(t)

@@ -43,6 +43,24 @@ func dropImported(lv *meta.LV) {
 	}
 }
 
+// keepKnown gives lv, of an older text of the group, the tags that tell of what the volume holds now: data
+// stays where it is. was is the volume of today, nil if there is none.
+func keepKnown(lv, was *meta.LV) {
+	dropImported(lv)
+	if was == nil || !slices.EqualFunc(lv.Segments, was.Segments, (*meta.Segment).Same) {
+		return
+	}
+	known := func(tag string) bool {
+		return strings.HasPrefix(tag, ImportedTag) || strings.HasPrefix(tag, ImportingTag)
+	}
+	lv.Tags = slices.DeleteFunc(lv.Tags, known)
+	for _, t := range was.Tags {
+		if known(t) {
+			lv.SetTag(t, true)
+		}
+	}
+}
+
 // Fills says that what is written through v is what the tag tells of: it is not somebody else who
 // writes. One fills a volume at a time, until v is closed: with ErrInUse it is another. Preconditions:
 // nothing has been written through v.

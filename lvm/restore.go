@@ -39,6 +39,9 @@ func (g *Group) Restore(old *meta.VG, why string) error {
 	}
 	next := old.Clone()
 	next.Seqno = g.md.group.VG.Seqno
+	for _, lv := range next.LVs {
+		keepKnown(lv, g.md.byID(lv.ID))
+	}
 	return g.md.commitBy(g.md.group.Restore, next, why)
 }
 

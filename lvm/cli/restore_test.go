@@ -40,6 +40,42 @@ func TestRestore(t *testing.T) {
 	s.fails("physical volumes", "vgcfgrestore", "-y", "-f", file, "vg0")
 }
 
+// TestRestoreKeepsWhatIsKnown: data stays where it is, so that a volume holds what it is known to hold now, and
+// not what it held when the file was made.
+func TestRestoreKeepsWhatIsKnown(t *testing.T) {
+	s, data := filled(t)
+	file := filepath.Join(t.TempDir(), "backup")
+	full, id := s.run("export", "vg0/a"), s.field("lv_uuid", "vg0/a")
+	for _, name := range []string{"same", "raw", "gone", "moved", "part"} {
+		if _, err := s.try([]byte(full), "import", "vg0/"+name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.run("lvcreate", "-L8m", "-n", "later", "vg0")
+	s.run("vgcfgbackup", "-f", file, "vg0")
+	for name, input := range map[string][]byte{"raw": data[:512], "later": []byte(full), "part": []byte(full[:2<<20])} {
+		args := []string{"import", "-y", "vg0/" + name}
+		if name == "raw" {
+			args = append(args, "--raw")
+		}
+		if _, err := s.try(input, args...); err != nil != (name == "part") {
+			t.Fatal(err)
+		}
+	}
+	s.run("lvremove", "-y", "vg0/gone")
+	s.run("pvmove", "-n", "moved", s.disks[0], s.disks[1])
+	part := s.field("lv_tags", "vg0/part")
+	s.run("vgcfgrestore", "-y", "-f", file, "vg0")
+	for name, want := range map[string]string{"same": "imported." + id, "raw": "", "gone": "", "moved": "", "later": "imported." + id, "part": part} {
+		if got := s.field("lv_tags", "vg0/"+name); got != want {
+			t.Errorf("%s: %q, not %q", name, got, want)
+		}
+	}
+	if !strings.HasPrefix(part, "importing."+id) {
+		t.Errorf("the part of an import had the tag %q", part)
+	}
+}
+
 // TestRestoreThin: a group with a thin pool is restored if forced; a pool of the same
 // time works, one of another time is not opened, so that nothing is damaged.
 func TestRestoreThin(t *testing.T) {

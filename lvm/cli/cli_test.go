@@ -517,6 +517,10 @@ func TestResume(t *testing.T) {
 	if tag() != "imported."+id || s.run("export", "--raw", "vg0/copy") != string(data) {
 		t.Errorf("tag %q, or the content differs", tag())
 	}
+	want := "none does not exist, but the stream begins at offset " + at + ": import the full volume first"
+	if _, err := s.try([]byte(rest), "import", "vg0/none"); err == nil || err.Error() != want {
+		t.Errorf("the rest for nobody: %v, want %s", err, want)
+	}
 	s.fails("has 8388608 bytes", "export", "--resume", "8388609", "vg0/a")
 	s.fails("has 8388608 bytes", "export", "--resume", "-1", "--raw", "vg0/a")
 	s.run("lvcreate", "-L4m", "-n", "small", "vg0")

@@ -241,8 +241,10 @@ func (a transfers) importInto(ctx context.Context, g *lvm.Group, name string, s 
 	}
 	lv := g.Metadata().LV(name)
 	switch {
-	case lv == nil && (s.Header.Base != "" || s.Header.Start > 0):
-		return fmt.Errorf("%s does not exist, but the stream is relative to %s: import the full volume first", name, s.Header.Base)
+	case lv == nil && h.Base != "":
+		return fmt.Errorf("%s does not exist, but the stream is relative to %s: import the full volume first", name, h.Base)
+	case lv == nil && h.Start > 0:
+		return fmt.Errorf("%s does not exist, but the stream begins at offset %d: import the full volume first", name, h.Start)
 	case lv == nil:
 		es := int64(g.Metadata().ExtentSize) * 512
 		if err := g.Create(lvm.CreateOptions{Name: name, Extents: uint64((s.Header.Size + es - 1) / es)}, a.why()); err != nil {

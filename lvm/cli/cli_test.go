@@ -21,6 +21,7 @@ import (
 	"softiser/internal/durable"
 	"softiser/internal/objects"
 	"softiser/lvm"
+	"softiser/lvm/snap"
 	"softiser/lvm/vg"
 )
 
@@ -361,6 +362,29 @@ func TestFailedExportKeepsTheOldFile(t *testing.T) {
 		}
 		if left, err := os.ReadDir(filepath.Dir(out)); err != nil || len(left) != 1 {
 			t.Errorf("%s: left %v, %v", what, left, err)
+		}
+	}
+}
+
+// TestExportOfALostSnapshot: a snapshot that has lost what its origin held is not exported, nor cloned, as if it
+// held zeroes where the origin has holes now.
+func TestExportOfALostSnapshot(t *testing.T) {
+	s, _ := filled(t)
+	s.run("lvcreate", "-s", "-L4m", "-n", "snap", "vg0/a")
+	g, err := lvm.Open(s.env.Config, s.disks, "vg0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	v, err := g.Volume("a")
+	if err == nil {
+		err = errors.Join(v.Discard(0, v.Info().Size), v.Close())
+	}
+	if err := errors.Join(err, g.Close()); err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range []string{"export vg0/snap", "export --raw vg0/snap", "export --from vg0/a vg0/snap", "clone vg0/snap b"} {
+		if out, err := s.try(nil, strings.Fields(line)...); !errors.Is(err, snap.ErrInvalid) {
+			t.Errorf("%s: %d bytes, %v", line, len(out), err)
 		}
 	}
 }

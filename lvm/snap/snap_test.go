@@ -211,6 +211,9 @@ func TestOverflow(t *testing.T) {
 	if _, err := s.WriteAt(p, 0); !errors.Is(err, ErrInvalid) {
 		t.Fatal(err)
 	}
+	if es, err := s.Extents(0, size); !errors.Is(err, ErrInvalid) || !errors.Is(err, blockdev.ErrMedium) {
+		t.Fatalf("what is known of its data: %v, %v", es, err)
+	}
 	if w.set.StartMerge(s) == nil {
 		t.Fatal("an invalid snapshot was merged")
 	}

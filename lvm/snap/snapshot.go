@@ -391,6 +391,9 @@ func (n *Snapshot) Extents(off, k int64) ([]blockdev.Extent, error) {
 	}
 	n.set.mu.RLock()
 	defer n.set.mu.RUnlock()
+	if !n.st.valid {
+		return nil, failed()
+	}
 	return n.extentsLocked(off, k)
 }
 

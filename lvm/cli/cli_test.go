@@ -366,6 +366,24 @@ func TestFailedExportKeepsTheOldFile(t *testing.T) {
 	}
 }
 
+// TestCloneGoesWhereItIsTold: a copy is made in the group of its origin, or not at all.
+func TestCloneGoesWhereItIsTold(t *testing.T) {
+	s, _ := filled(t)
+	s.run("lvcreate", "-L16m", "-T", "vg0/p")
+	s.run("lvcreate", "-V8m", "-T", "-n", "thin", "vg0/p")
+	for _, of := range []string{"vg0/a", "vg0/thin"} {
+		for to, want := range map[string]string{"vg1/b": "stays in vg0", "": "VG/LV", "b/": "VG/LV", "/": "VG/LV", "/dev/vg0/": "VG/LV"} {
+			s.fails(want, "clone", of, to)
+		}
+	}
+	s.run("clone", "vg0/a", "vg0/b")
+	s.run("clone", "vg0/thin", "/dev/vg0/c")
+	s.run("clone", "vg0/a", "d")
+	if got := strings.Join(strings.Fields(s.run("lvs", "--noheadings", "-o", "lv_name")), " "); got != "a b c d p thin" {
+		t.Errorf("the group has %s", got)
+	}
+}
+
 // TestExportOfALostSnapshot: a snapshot that has lost what its origin held is not exported, nor cloned, as if it
 // held zeroes where the origin has holes now.
 func TestExportOfALostSnapshot(t *testing.T) {

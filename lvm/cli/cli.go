@@ -394,3 +394,15 @@ func splitLV(arg string) (group, lv string, err error) {
 	}
 	return group, lv, nil
 }
+
+// nameIn is the name of a volume that is in a group: of NAME, or VG/NAME.
+func nameIn(group, name string) (string, error) {
+	if name != "" && !strings.Contains(name, "/") {
+		return name, nil
+	}
+	other, name, err := splitLV(name)
+	if err == nil && other != group {
+		err = usage.Errorf("use a single volume group name (%q or %q)", group, other)
+	}
+	return name, err
+}

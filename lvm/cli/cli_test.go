@@ -366,13 +366,27 @@ func TestFailedExportKeepsTheOldFile(t *testing.T) {
 	}
 }
 
+// TestNamesOfOneGroup: a name that says another group than the rest of the line is not taken for one of that.
+func TestNamesOfOneGroup(t *testing.T) {
+	s, _ := filled(t)
+	for _, line := range []string{"lvcreate -L4m -n vg1/b vg0", "lvcreate -s -L4m -n vg1/b vg0/a", "lvrename vg0/a vg1/b", "lvrename vg0 vg1/a b", "lvrename vg0 a vg1/b"} {
+		s.fails("single volume group", strings.Fields(line)...)
+	}
+	s.run("lvcreate", "-L4m", "-n", "vg0/b", "vg0")
+	s.run("lvrename", "vg0", "/dev/vg0/b", "vg0/c")
+	s.run("lvrename", "vg0/c", "d")
+	if got := strings.Join(strings.Fields(s.run("lvs", "--noheadings", "-o", "lv_name")), " "); got != "a d" {
+		t.Errorf("the group has %s", got)
+	}
+}
+
 // TestCloneGoesWhereItIsTold: a copy is made in the group of its origin, or not at all.
 func TestCloneGoesWhereItIsTold(t *testing.T) {
 	s, _ := filled(t)
 	s.run("lvcreate", "-L16m", "-T", "vg0/p")
 	s.run("lvcreate", "-V8m", "-T", "-n", "thin", "vg0/p")
 	for _, of := range []string{"vg0/a", "vg0/thin"} {
-		for to, want := range map[string]string{"vg1/b": "stays in vg0", "": "VG/LV", "b/": "VG/LV", "/": "VG/LV", "/dev/vg0/": "VG/LV"} {
+		for to, want := range map[string]string{"vg1/b": "single volume group", "": "VG/LV", "b/": "VG/LV", "/": "VG/LV", "/dev/vg0/": "VG/LV"} {
 			s.fails(want, "clone", of, to)
 		}
 	}

@@ -156,9 +156,14 @@ func (a lvCommands) lvrename() *cobra.Command {
 				return err
 			}
 		}
-		name := args[len(args)-1]
-		name = name[strings.LastIndex(name, "/")+1:]
-		old = old[strings.LastIndex(old, "/")+1:]
+		old, err := nameIn(group, old)
+		if err != nil {
+			return err
+		}
+		name, err := nameIn(group, args[len(args)-1])
+		if err != nil {
+			return err
+		}
 		if old == name {
 			return usage.Errorf("old and new name of the logical volume are both %q", name)
 		}

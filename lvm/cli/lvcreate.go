@@ -89,8 +89,11 @@ func (a lvCreation) create(cmd *cobra.Command, o lvcreateFlags, args []string) e
 	}
 	target, pvs := args[0], args[1:]
 	group, lv, _ := strings.Cut(strings.TrimPrefix(target, "/dev/"), "/")
-	if i := strings.LastIndex(o.name, "/"); i >= 0 {
-		o.name = o.name[i+1:]
+	if o.name != "" {
+		var err error
+		if o.name, err = nameIn(group, o.name); err != nil {
+			return err
+		}
 	}
 	g, err := a.group(group)
 	if err != nil {

@@ -357,15 +357,9 @@ func (a transfers) clone() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		name := args[1]
-		if name == "" || strings.Contains(name, "/") {
-			var group string
-			if group, name, err = splitLV(name); err != nil {
-				return err
-			}
-			if in := g.Metadata().Name; group != in {
-				return usage.Errorf("a clone of %s stays in %s; export and import take it to %s", args[0], in, group)
-			}
+		name, err := nameIn(g.Metadata().Name, args[1])
+		if err != nil {
+			return err
 		}
 		if len(lv.Segments) == 1 && lv.Segments[0].Type == meta.Thin {
 			err = g.CreateThin(cmd.Context(), lvm.ThinOptions{Name: name, Origin: lv.Name, NoSkip: true}, a.why())

@@ -380,6 +380,21 @@ func TestNamesOfOneGroup(t *testing.T) {
 	}
 }
 
+// TestDifferencesWithinAGroup: a volume of another group is not taken for the one that has its name in this.
+func TestDifferencesWithinAGroup(t *testing.T) {
+	s := newShell(t)
+	for i, group := range []string{"vg0", "vg1"} {
+		s.says("successfully created", "vgcreate", group, s.disks[i])
+		s.run("lvcreate", "-L8m", "-n", "a", group)
+		s.run("lvcreate", "-s", "-L4m", "-n", "snap", group+"/a")
+	}
+	for _, line := range []string{"export --from vg1/snap vg0/a", "diff vg0/snap vg1/a", "diff vg1/snap vg0/a"} {
+		s.fails("single volume group", strings.Fields(line)...)
+	}
+	s.run("export", "--from", "/dev/vg0/snap", "vg0/a")
+	s.run("diff", "vg0/snap", "/dev/vg0/a")
+}
+
 // TestCloneGoesWhereItIsTold: a copy is made in the group of its origin, or not at all.
 func TestCloneGoesWhereItIsTold(t *testing.T) {
 	s, _ := filled(t)

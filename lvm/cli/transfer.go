@@ -39,7 +39,7 @@ func (a transfers) diff() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		_, to, err := a.lv(args[1])
+		to, err := a.another(g, args[1])
 		if err != nil {
 			return err
 		}
@@ -50,6 +50,18 @@ func (a transfers) diff() *cobra.Command {
 		return a.printDiff(cs, asJSON)
 	}
 	return c
+}
+
+// another is a volume of group g, as the one that it is compared with.
+func (a transfers) another(g *lvm.Group, arg string) (*meta.LV, error) {
+	in, lv, err := a.lv(arg)
+	if err != nil {
+		return nil, err
+	}
+	if in != g {
+		return nil, usage.Errorf("use a single volume group name (%q or %q)", g.Metadata().Name, in.Metadata().Name)
+	}
+	return lv, nil
 }
 
 // printDiff prints the ranges in which two volumes differ.
@@ -115,7 +127,7 @@ func (a transfers) export() *cobra.Command {
 				return err
 			}
 		} else {
-			_, base, err := a.lv(from)
+			base, err := a.another(g, from)
 			if err != nil {
 				return err
 			}

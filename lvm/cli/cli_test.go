@@ -369,13 +369,15 @@ func TestFailedExportKeepsTheOldFile(t *testing.T) {
 // TestNamesOfOneGroup: a name that says another group than the rest of the line is not taken for one of that.
 func TestNamesOfOneGroup(t *testing.T) {
 	s, _ := filled(t)
-	for _, line := range []string{"lvcreate -L4m -n vg1/b vg0", "lvcreate -s -L4m -n vg1/b vg0/a", "lvrename vg0/a vg1/b", "lvrename vg0 vg1/a b", "lvrename vg0 a vg1/b"} {
+	for _, line := range []string{"lvcreate -L4m -n vg1/b vg0", "lvcreate -s -L4m -n vg1/b vg0/a", "lvcreate -T -L8m --thinpool vg1/p vg0", "lvrename vg0/a vg1/b", "lvrename vg0 vg1/a b", "lvrename vg0 a vg1/b"} {
 		s.fails("single volume group", strings.Fields(line)...)
 	}
 	s.run("lvcreate", "-L4m", "-n", "vg0/b", "vg0")
 	s.run("lvrename", "vg0", "/dev/vg0/b", "vg0/c")
 	s.run("lvrename", "vg0/c", "d")
-	if got := strings.Join(strings.Fields(s.run("lvs", "--noheadings", "-o", "lv_name")), " "); got != "a d" {
+	s.run("lvcreate", "-T", "-L8m", "--thinpool", "vg0/p", "vg0") // as the shell completes it
+	s.run("lvcreate", "-V4m", "--thinpool", "vg0/p", "-n", "thin", "vg0")
+	if got := strings.Join(strings.Fields(s.run("lvs", "--noheadings", "-o", "lv_name")), " "); got != "a d p thin" {
 		t.Errorf("the group has %s", got)
 	}
 }

@@ -89,9 +89,12 @@ func (a lvCreation) create(cmd *cobra.Command, o lvcreateFlags, args []string) e
 	}
 	target, pvs := args[0], args[1:]
 	group, lv, _ := strings.Cut(strings.TrimPrefix(target, "/dev/"), "/")
-	if o.name != "" {
+	for _, name := range []*string{&o.name, &o.thinPool} {
+		if *name == "" {
+			continue
+		}
 		var err error
-		if o.name, err = nameIn(group, o.name); err != nil {
+		if *name, err = nameIn(group, *name); err != nil {
 			return err
 		}
 	}

@@ -197,9 +197,14 @@ the target.`,
 		}
 		defer s.lun.Close()
 		total := s.length
-		if total < 0 && n >= 0 { // refuse before anything is written
+		info := s.lun.Info()
+		if n >= 0 && n < total { // refuse before anything is written
+			if bs := int64(info.BlockSize); !f.pad || (n+bs-1)/bs*bs < total {
+				return fmt.Errorf("%s is %d bytes long, less than --length %d", a[1], n, int64(f.length))
+			}
+		}
+		if total < 0 && n >= 0 { // likewise
 			total = n
-			info := s.lun.Info()
 			if over := n % int64(info.BlockSize); over != 0 && !f.pad {
 				return usage("%s is %d bytes long, no multiple of the volume's block size, %d; --pad fills the last block up with zeroes", a[1], n, info.BlockSize)
 			}

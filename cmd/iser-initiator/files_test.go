@@ -252,3 +252,25 @@ func TestPaddedLength(t *testing.T) {
 		t.Errorf("a file that ends before the range: exit %d, %s", code, errs)
 	}
 }
+
+// A file that is known to be shorter than what is to be written is refused while the volume is still whole.
+func TestFileShorterThanLength(t *testing.T) {
+	addr, vol := serve(t, 1<<20, "")
+	url := "iscsi://" + addr + "/" + testIQN + "/0"
+	in := filepath.Join(t.TempDir(), "in")
+	if err := os.WriteFile(in, bytes.Repeat([]byte("x"), 5000), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"--length", "8KiB"}, {"--length", "8KiB", "--pad"}} {
+		_, errs, code := run(t, append([]string{"write", url, in}, args...)...)
+		if code == exitOK || !strings.Contains(errs, "in is 5000 bytes long, less than --length 8192") {
+			t.Errorf("%v: exit %d, %s", args, code, errs)
+		}
+	}
+	got := make([]byte, 5120)
+	if _, err := vol.ReadAt(got, 0); err != nil || !bytes.Equal(got, make([]byte, 5120)) {
+		t.Errorf("the volume was written (%v)", err)
+	}
+	must(t, "write", url, in, "--length", "5KiB", "--pad")
+	must(t, "verify", url, in, "--pad")
+}

@@ -107,6 +107,32 @@ func TestUnitsGiveKnownOptions(t *testing.T) {
 	}
 }
 
+// A package that is removed takes the sockets along: who comes to one that systemd still holds would start the
+// service again.
+func TestRemovalStopsTheSockets(t *testing.T) {
+	dir := t.TempDir()
+	text, err := os.ReadFile("../../packaging/deb/iser-target.prerm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	script := strings.ReplaceAll(string(text), "/run/systemd/system", dir)
+	asked := filepath.Join(dir, "asked")
+	if err := os.WriteFile(filepath.Join(dir, "systemctl"), []byte("#!/bin/sh\necho \"$*\" >> "+asked+"\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, action := range []string{"upgrade", "remove"} { // in this order: the first asks for nothing
+		c := exec.CommandContext(t.Context(), "sh", "-c", script, "prerm", action)
+		c.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"))
+		if out, err := c.CombinedOutput(); err != nil {
+			t.Fatalf("prerm %s: %v\n%s", action, err, out)
+		}
+		got, _ := os.ReadFile(asked)
+		if want := map[string]string{"upgrade": "", "remove": "stop iser-target.socket iser-target.service\n"}[action]; string(got) != want {
+			t.Errorf("prerm %s asks systemctl for %q, not %q", action, got, want)
+		}
+	}
+}
+
 // A crash is no mistake in the configuration: what the watchdog ends, it starts again. Go's
 // own exit status of a crash is 2, which is ours for those, so that the units have it end by the signal.
 func TestCrashIsStartedAgain(t *testing.T) {

@@ -2,12 +2,19 @@ package cli
 
 import (
 	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"softiser/blockdev"
 	"softiser/lvm"
+	"softiser/lvm/meta"
 )
 
 // TestRestore: a removed volume is back with its data, and what the file does not
@@ -73,6 +80,59 @@ func TestRestoreKeepsWhatIsKnown(t *testing.T) {
 	}
 	if !strings.HasPrefix(part, "importing."+id) {
 		t.Errorf("the part of an import had the tag %q", part)
+	}
+}
+
+// TestBackupInPlace: vgcfgbackup to a pipe or what is open (/dev/stdout) writes there, and leaves the name what it is.
+func TestBackupInPlace(t *testing.T) {
+	s := newShell(t)
+	s.group()
+	dir := t.TempDir()
+	pipe, open, link, file := filepath.Join(dir, "pipe"), filepath.Join(dir, "open"), filepath.Join(dir, "link"), filepath.Join(dir, "new", "file")
+	if err := errors.Join(unix.Mkfifo(pipe, 0o600), os.Symlink("backup", link)); err != nil {
+		t.Fatal(err)
+	}
+	reader, err := os.OpenFile(pipe, os.O_RDWR|unix.O_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close()
+	theirs, err := os.Create(open)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer theirs.Close()
+	isBackup := func(name string, text []byte) {
+		t.Helper()
+		if _, err := meta.Load(text); err != nil {
+			t.Errorf("%s: %v, %.60q", name, err, text)
+		}
+	}
+	for _, name := range []string{pipe, fmt.Sprintf("/proc/self/fd/%d", theirs.Fd()), link, file} {
+		s.run("vgcfgbackup", "-f", name, "vg0")
+	}
+	if st, err := os.Lstat(pipe); err != nil || st.Mode().Type() != fs.ModeNamedPipe {
+		t.Errorf("the pipe is %v now, %v", st.Mode(), err)
+	} else {
+		text := make([]byte, 64<<10)
+		n, err := reader.Read(text)
+		if err != nil {
+			t.Error(err)
+		}
+		isBackup("pipe", text[:n])
+	}
+	if st, err := os.Lstat(link); err != nil || st.Mode().Type() != fs.ModeSymlink {
+		t.Errorf("the link is %v now, %v", st.Mode(), err)
+	}
+	for _, name := range []string{open, link, file} {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Error(err)
+		}
+		isBackup(name, text)
+	}
+	if st, err := os.Stat(file); err != nil || st.Mode().Perm() != 0o600 {
+		t.Errorf("a new file has the mode %v, %v", st.Mode(), err)
 	}
 }
 

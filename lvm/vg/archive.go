@@ -69,9 +69,31 @@ func (c *Config) backup(vg *meta.VG, why string) error {
 	return err
 }
 
-// WriteBackup writes what vgcfgbackup would.
+// WriteBackup writes what vgcfgbackup would. What is no file (a pipe, /dev/stdout) is written in place.
 func (g *Group) WriteBackup(path string) error {
-	return g.cfg.writeFile(path, g.VG, "vgcfgbackup")
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return err
+	}
+	_, is := os.Stat(path)
+	f, err := durable.Replace(path)
+	if err != nil {
+		return err
+	}
+	defer f.Discard()
+	if errors.Is(is, fs.ErrNotExist) {
+		if err := f.Chmod(0o600); err != nil {
+			return err
+		}
+	}
+	if _, err := f.Write(g.cfg.text(g.VG, "vgcfgbackup")); err != nil {
+		return err
+	}
+	return f.Keep(true)
+}
+
+// text is the metadata as a file has it.
+func (c *Config) text(vg *meta.VG, why string) []byte {
+	return vg.Backup(&meta.Stamp{Description: why, Host: c.HostName(), Time: c.now(), Tool: Tool})
 }
 
 func (c *Config) writeFile(path string, vg *meta.VG, why string) error {
@@ -83,7 +105,7 @@ func (c *Config) writeFile(path string, vg *meta.VG, why string) error {
 	if err != nil {
 		return err
 	}
-	_, err = f.Write(vg.Backup(&meta.Stamp{Description: why, Host: c.HostName(), Time: c.now(), Tool: Tool}))
+	_, err = f.Write(c.text(vg, why))
 	if err := durable.Put(f, path, err); err != nil {
 		return err
 	}

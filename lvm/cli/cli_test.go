@@ -397,6 +397,23 @@ func TestDifferencesWithinAGroup(t *testing.T) {
 	s.run("diff", "vg0/snap", "/dev/vg0/a")
 }
 
+// TestImportIntoAPart: what a pool is made of is not overwritten by an import.
+func TestImportIntoAPart(t *testing.T) {
+	s, data := filled(t)
+	full := s.run("export", "vg0/a")
+	s.run("lvcreate", "-L8m", "-T", "vg0/p")
+	for _, part := range []string{"p_tdata", "p_tmeta", "lvol0_pmspare"} {
+		if _, err := s.try([]byte(full), "import", "--force", "vg0/"+part); err == nil || !strings.Contains(err.Error(), "is a part of another volume") {
+			t.Errorf("%s: %v", part, err)
+		}
+		if _, err := s.try(data[:512], "import", "-y", "--raw", "vg0/"+part); err == nil || !strings.Contains(err.Error(), "is a part of another volume") {
+			t.Errorf("%s, raw: %v", part, err)
+		}
+	}
+	s.run("lvcreate", "-V8m", "--thinpool", "p", "-n", "thin", "vg0")
+	s.run("export", "--raw", "vg0/p_tmeta") // for thin_check
+}
+
 // TestCloneGoesWhereItIsTold: a copy is made in the group of its origin, or not at all.
 func TestCloneGoesWhereItIsTold(t *testing.T) {
 	s, _ := filled(t)

@@ -205,10 +205,21 @@ func (a transfers) importCmd() *cobra.Command {
 	return c
 }
 
+// notAPart refuses what is not a user's volume, such as the data of a thin pool.
+func notAPart(g *lvm.Group, lv *meta.LV) error {
+	if v := g.Metadata(); !v.Shown(lv) {
+		return fmt.Errorf("cannot import into %s/%s: it is a part of another volume", v.Name, lv.Name)
+	}
+	return nil
+}
+
 // importRaw overwrites the start of a volume.
 func (a transfers) importRaw(ctx context.Context, arg string, r io.Reader) (err error) {
 	g, lv, err := a.lv(arg)
 	if err != nil {
+		return err
+	}
+	if err := notAPart(g, lv); err != nil {
 		return err
 	}
 	if err := a.ask(ctx, "really overwrite %s?", arg); err != nil {
@@ -263,7 +274,11 @@ func (a transfers) importInto(ctx context.Context, g *lvm.Group, name string, s 
 			return err
 		}
 	default:
-		if err := a.mayImport(ctx, lv, s); err != nil {
+		err := notAPart(g, lv)
+		if err == nil {
+			err = a.mayImport(ctx, lv, s)
+		}
+		if err != nil {
 			return err
 		}
 	}

@@ -151,6 +151,24 @@ func TestImportsIntoOneVolumeAtOnce(t *testing.T) {
 	}
 }
 
+// An import that cannot begin leaves what is known of the volume.
+func TestImportIntoAReadOnlyVolume(t *testing.T) {
+	s, _ := filled(t)
+	full := s.run("export", "vg0/a")
+	if _, err := s.try([]byte(full), "import", "vg0/copy"); err != nil {
+		t.Fatal(err)
+	}
+	s.run("lvcreate", "-L8m", "-n", "other", "vg0")
+	other, tag := s.run("export", "vg0/other"), s.field("lv_tags", "vg0/copy")
+	s.run("lvchange", "-pr", "vg0/copy")
+	if _, err := s.try([]byte(other), "import", "-y", "vg0/copy"); !errors.Is(err, blockdev.ErrReadOnly) {
+		t.Error(err)
+	}
+	if got := s.field("lv_tags", "vg0/copy"); got != tag {
+		t.Errorf("the tag is %q, not %q any more", got, tag)
+	}
+}
+
 // A volume that was made smaller does not hold what was imported any more, also when it is as large again.
 func TestReducedAfterImport(t *testing.T) {
 	s, _ := filled(t)

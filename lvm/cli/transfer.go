@@ -289,6 +289,9 @@ func (a transfers) importInto(ctx context.Context, g *lvm.Group, name string, s 
 	if is := v.Info().Size; is < h.Size {
 		return errors.Join(fmt.Errorf("%s has %d bytes, the volume in the stream has %d: extend it first", name, is, h.Size), v.Close())
 	}
+	if v.Info().ReadOnly {
+		return errors.Join(fmt.Errorf("%s: %w", name, blockdev.ErrReadOnly), v.Close())
+	}
 	if err := v.Fills(); err != nil {
 		return errors.Join(err, v.Close())
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"net"
 	"os"
 	"os/exec"
@@ -104,6 +105,45 @@ func TestUnitsGiveKnownOptions(t *testing.T) {
 		if err := cmd.ParseFlags(rest); err != nil {
 			t.Errorf("%s: %v", l[0], err)
 		}
+	}
+}
+
+// Either package alone has the folders that its units read, with rights that keep secrets: a machine that attaches
+// volumes need not have the target.
+func TestPackagesHaveTheirFolders(t *testing.T) {
+	if _, err := exec.LookPath("dpkg-deb"); err != nil {
+		t.Skip("no dpkg-deb (Debian package dpkg)")
+	}
+	repository, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The script packs what is beside it: the real files, and programs that say nothing.
+	dir := t.TempDir()
+	err = errors.Join(os.CopyFS(filepath.Join(dir, "packaging"), os.DirFS(filepath.Join(repository, "packaging"))),
+		os.MkdirAll(filepath.Join(dir, "bin"), 0o755), os.MkdirAll(filepath.Join(dir, "build", "man"), 0o755))
+	for _, name := range []string{"CHANGELOG.md", "config", "docs"} {
+		err = errors.Join(err, os.Symlink(filepath.Join(repository, name), filepath.Join(dir, name)))
+	}
+	for _, name := range []string{"iser-target", "iser-initiator"} {
+		err = errors.Join(err, os.WriteFile(filepath.Join(dir, "bin", name), []byte("#!/bin/sh\n"), 0o755),
+			os.WriteFile(filepath.Join(dir, "build", "man", name+".1"), nil, 0o644))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := exec.CommandContext(t.Context(), "bash", filepath.Join(dir, "packaging", "deb", "build"), "1", filepath.Join(dir, "out"))
+	c.Env = append(os.Environ(), "SOURCE_DATE_EPOCH=0")
+	if out, err := c.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	debs, err := filepath.Glob(filepath.Join(dir, "out", "iser-initiator_*.deb"))
+	if err != nil || len(debs) != 1 {
+		t.Fatalf("%v, %v", debs, err)
+	}
+	list, err := exec.CommandContext(t.Context(), "dpkg-deb", "-c", debs[0]).Output()
+	if err != nil || !regexp.MustCompile(`(?m)^drwx------ root/root .* \./etc/softiser/attach/$`).Match(list) {
+		t.Errorf("no /etc/softiser/attach for root alone (%v) in\n%s", err, list)
 	}
 }
 

@@ -66,7 +66,7 @@ func TestExtendOrigin(t *testing.T) {
 	must(t, o.Close())
 	g = reopen(t, g, cfg, 2)
 	check()
-	cs, err := g.Diff("s1", "s2")
+	cs, err := g.Diff(bg, "s1", "s2")
 	must(t, err)
 	if got := fmt.Sprint(cs); got != "[{0 4096 true} {458752 65536 true} {524288 262144 true}]" {
 		t.Error(got)

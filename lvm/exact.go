@@ -2,6 +2,7 @@ package lvm
 
 import (
 	"bytes"
+	"context"
 	"slices"
 
 	"softiser/blockdev"
@@ -35,11 +36,14 @@ const exactGrain = 4096
 // exact compares two devices within the given ranges, and returns those where
 // their contents really differ, in pieces of 4 KiB: a chunk is copied out as a
 // whole, so most of it may be the same.
-func exact(a, b blockdev.Device, es []blockdev.Extent) ([]thin.Change, error) {
+func exact(ctx context.Context, a, b blockdev.Device, es []blockdev.Extent) ([]thin.Change, error) {
 	var out []thin.Change
 	pa, pb := make([]byte, 256<<10), make([]byte, 256<<10)
 	for _, e := range es {
 		for off, left := e.Off, e.Len; left > 0; {
+			if err := ctx.Err(); err != nil {
+				return nil, err
+			}
 			n := min(int64(len(pa)), left)
 			if _, err := a.ReadAt(pa[:n], off); err != nil {
 				return nil, err

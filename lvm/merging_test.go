@@ -43,8 +43,8 @@ func TestWhileMerging(t *testing.T) {
 	for what, f := range map[string]func() error{
 		"removing the snapshot":     func() error { return g.Remove(bg, "s", "lvremove") },
 		"a snapshot of the origin":  func() error { return g.Snapshot(bg, SnapshotOptions{Origin: "o", Name: "n", Extents: 32}, "lvcreate") },
-		"what the origin has since": func() error { _, err := g.Diff("t", "o"); return err },
-		"what the snapshot has":     func() error { _, err := g.Diff("s", "t"); return err },
+		"what the origin has since": func() error { _, err := g.Diff(bg, "t", "o"); return err },
+		"what the snapshot has":     func() error { _, err := g.Diff(bg, "s", "t"); return err },
 	} {
 		if err := f(); err == nil || !strings.Contains(err.Error(), "s is being merged into o") {
 			t.Errorf("%s: %v", what, err)
@@ -53,7 +53,7 @@ func TestWhileMerging(t *testing.T) {
 	goOn()
 	same(t, o, shown, "the merged origin")
 	must(t, g.Snapshot(bg, SnapshotOptions{Origin: "o", Name: "n", Extents: 32}, "lvcreate"))
-	cs, err := g.Diff("t", "o")
+	cs, err := g.Diff(bg, "t", "o")
 	if err != nil || len(cs) != 0 {
 		t.Errorf("the origin is what it was when t was taken, and differs in %v: %v", cs, err)
 	}

@@ -190,7 +190,7 @@ func (o *oracle) diff() {
 		return
 	}
 	b := o.vols[a].origin
-	cs, err := o.g.Diff(a, b)
+	cs, err := o.g.Diff(bg, a, b)
 	must(o.t, err)
 	x, y := bytes.Clone(o.vols[a].data), o.vols[b].data
 	n := min(len(x), len(y))

@@ -1,6 +1,7 @@
 package lvm
 
 import (
+	"context"
 	"fmt"
 
 	"softiser/blockdev"
@@ -78,21 +79,31 @@ func (g *Group) IsActive(name string) bool {
 // Diff lists the ranges, in order, in which volume "to" differs from volume
 // "from": two thin volumes of a pool, a classic snapshot and its origin, or two
 // classic snapshots of one origin. Data false means that "to" reads as zeroes.
-func (g *Group) Diff(from, to string) ([]thin.Change, error) {
+func (g *Group) Diff(ctx context.Context, from, to string) ([]thin.Change, error) {
 	g.mu.Lock()
-	defer g.mu.Unlock()
+	cs, classic, err := g.diffLocked(from, to)
+	g.mu.Unlock()
+	if err == nil && classic {
+		return g.diffClassic(ctx, from, to)
+	}
+	return cs, err
+}
+
+// diffLocked is Diff of thin volumes; classic says that the two are others, and may be compared.
+func (g *Group) diffLocked(from, to string) (cs []thin.Change, classic bool, err error) {
 	a, err := lookup(g.md.group.VG, from)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	b, err := lookup(g.md.group.VG, to)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	if len(a.Segments) == 1 && len(b.Segments) == 1 && a.Segments[0].Type == meta.Thin && b.Segments[0].Type == meta.Thin {
-		return g.diffThin(a, b)
+		cs, err = g.diffThin(a, b)
+		return cs, false, err
 	}
-	return g.diffClassic(a, b)
+	return nil, true, related(g.md.group.VG, a, b)
 }
 
 func (g *Group) diffThin(a, b *meta.LV) ([]thin.Change, error) {
@@ -141,11 +152,8 @@ func clipExtents(es []blockdev.Extent, size int64) []blockdev.Extent {
 	return es
 }
 
-// diffClassic: a snapshot differs from its origin at most where it has
-// exceptions; two snapshots differ at most where either has. What only the
-// second has, because the origin grew in between, is a change too.
-func (g *Group) diffClassic(a, b *meta.LV) ([]thin.Change, error) {
-	v := g.md.group.VG
+// related refuses to compare what is no snapshot and its origin, nor two snapshots of one.
+func related(v *meta.VG, a, b *meta.LV) error {
 	origin := func(lv *meta.LV) string {
 		if _, s := v.SnapshotSegment(lv.Name); s != nil {
 			return s.Origin
@@ -153,38 +161,41 @@ func (g *Group) diffClassic(a, b *meta.LV) ([]thin.Change, error) {
 		return lv.Name
 	}
 	if origin(a) != origin(b) || a == b {
-		return nil, fmt.Errorf("%s and %s are not a snapshot and its origin, nor snapshots of one origin", a.Name, b.Name)
+		return fmt.Errorf("%s and %s are not a snapshot and its origin, nor snapshots of one origin", a.Name, b.Name)
 	}
 	// What the origin shows during a merge is in no list of exceptions of another snapshot.
 	for _, lv := range []*meta.LV{a, b} {
 		if err := notMerging(v, lv.Name, "compare"); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	n, err := g.act.activate(v.LV(origin(a)))
-	if err != nil {
-		return nil, err
-	}
-	defer g.act.deactivate(n)
+	return nil
+}
+
+// diffClassic: a snapshot differs from its origin at most where it has
+// exceptions; two snapshots differ at most where either has. What only the
+// second has, because the origin grew in between, is a change too. The group is
+// not locked while they are read.
+func (g *Group) diffClassic(ctx context.Context, from, to string) (cs []thin.Change, err error) {
+	var vs [2]*Volume
+	var sizes [2]int64
 	var all []blockdev.Extent
-	for _, lv := range []*meta.LV{a, b} {
-		if s := n.snaps[lv.ID]; s != nil {
+	for i, name := range []string{from, to} {
+		v, err := g.Volume(name)
+		if err != nil {
+			return nil, err
+		}
+		defer v.Close()
+		vs[i], sizes[i] = v, v.Info().Size
+		if s := v.n.snap; s != nil {
 			es, err := s.Changed()
 			if err != nil {
-				return nil, fmt.Errorf("%s: %w", lv.Name, err)
+				return nil, fmt.Errorf("%s: %w", name, err)
 			}
 			all = append(all, es...)
 		}
 	}
-	var devs [2]blockdev.Device
-	for i, lv := range []*meta.LV{a, b} {
-		devs[i] = n.top
-		if s := n.snaps[lv.ID]; s != nil {
-			devs[i] = s
-		}
-	}
-	sizes := [2]int64{devs[0].Info().Size, devs[1].Info().Size}
-	cs, err := exact(devs[0], devs[1], clipExtents(merged(all), min(sizes[0], sizes[1])))
+	cs, err = exact(ctx, vs[0], vs[1], clipExtents(merged(all), min(sizes[0], sizes[1])))
 	if more := sizes[1] - sizes[0]; more > 0 && err == nil {
 		cs = append(cs, thin.Change{Off: sizes[0], Len: more, Data: true})
 	}

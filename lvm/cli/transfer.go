@@ -34,7 +34,7 @@ func (a transfers) diff() *cobra.Command {
 	c := &cobra.Command{Use: "diff VG/FROM VG/TO", Short: "List the ranges in which two volumes differ",
 		Long: "Lists the byte ranges in which TO differs from FROM: two thin volumes of one pool, a classic\nsnapshot and its origin, or two snapshots of one origin. \"zero\" ranges read as zeroes in TO.", Args: cobra.ExactArgs(2)}
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	c.RunE = func(_ *cobra.Command, args []string) error {
+	c.RunE = func(cmd *cobra.Command, args []string) error {
 		g, from, err := a.lv(args[0])
 		if err != nil {
 			return err
@@ -43,7 +43,7 @@ func (a transfers) diff() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		cs, err := g.Diff(from.Name, to.Name)
+		cs, err := g.Diff(cmd.Context(), from.Name, to.Name)
 		if err != nil {
 			return err
 		}
@@ -132,7 +132,7 @@ func (a transfers) export() *cobra.Command {
 				return err
 			}
 			h.Base = base.ID.String()
-			cs, err := g.Diff(base.Name, lv.Name)
+			cs, err := g.Diff(cmd.Context(), base.Name, lv.Name)
 			if err != nil {
 				return err
 			}

@@ -96,7 +96,7 @@ func (ds *Disks) Close() error {
 //
 // It has one lock, mu, which is held while the metadata is changed and devices are
 // switched to it. The parts below have none: the exported methods of Group take mu,
-// and whatever they call expects it. Operations that take long (pvmove, merge) give it
+// and whatever they call expects it. Operations that take long (pvmove, merge, Diff) give it
 // up between their steps. The locks of devices come after it, but for the first write
 // to an imported volume (written), which does not wait for it for ever.
 type Group struct {

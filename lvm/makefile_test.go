@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"softiser/internal/durable"
 )
 
@@ -37,5 +39,10 @@ func TestNamesAreDurable(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(dir, "other")); !errors.Is(err, os.ErrNotExist) {
 		t.Error("the file is there", err)
+	}
+	durable.SyncDir = func(d string) error { return &os.PathError{Op: "sync", Path: d, Err: unix.EINVAL} } // CIFS cannot
+	must(t, makeFile(filepath.Join(dir, "third"), 1<<20))
+	if _, err := os.Stat(filepath.Join(dir, "third")); err != nil {
+		t.Error(err)
 	}
 }

@@ -80,17 +80,17 @@ func (g *Group) IsActive(name string) bool {
 // "from": two thin volumes of a pool, a classic snapshot and its origin, or two
 // classic snapshots of one origin. Data false means that "to" reads as zeroes.
 func (g *Group) Diff(ctx context.Context, from, to string) ([]thin.Change, error) {
-	g.mu.Lock()
-	cs, classic, err := g.diffLocked(from, to)
-	g.mu.Unlock()
+	cs, classic, err := g.diffAtOnce(from, to)
 	if err == nil && classic {
 		return g.diffClassic(ctx, from, to)
 	}
 	return cs, err
 }
 
-// diffLocked is Diff of thin volumes; classic says that the two are others, and may be compared.
-func (g *Group) diffLocked(from, to string) (cs []thin.Change, classic bool, err error) {
+// diffAtOnce is Diff of thin volumes; classic says that the two are others, and may be compared.
+func (g *Group) diffAtOnce(from, to string) (cs []thin.Change, classic bool, err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
 	a, err := lookup(g.md.group.VG, from)
 	if err != nil {
 		return nil, false, err

@@ -71,7 +71,7 @@ func (a *Attachment) makeUblk(index int) error {
 		if wanted := fmt.Sprintf("%s%d", deviceUblk, index); index >= 0 && wanted != left {
 			return fmt.Errorf("--device %s: the volume is behind %s, whose process was killed: attach that, or end it with --detach", wanted, left)
 		}
-		d, err = ublk.Recover(context.Background(), left, a.lun, a.client)
+		d, err = ublk.Recover(context.Background(), left, a.lun, a.client, a.opt.ReadOnly)
 	} else {
 		d, err = ublk.Add(ublk.Config{
 			Index: index, LUN: a.lun, Client: a.client, ReadOnly: a.opt.ReadOnly, Queues: max(a.opt.Connections, 1),

@@ -158,8 +158,9 @@ func (d *Device) start(p *params) error {
 }
 
 // Recover takes over the device at path, whose server is gone, and serves it until Close.
-// Requests that were under way come once more. client is as Config.Client.
-func Recover(ctx context.Context, path string, lun LUN, client *blockio.Flusher) (*Device, error) {
+// Requests that were under way come once more. client and readOnly are as in Config: the driver
+// does not change the latter any more.
+func Recover(ctx context.Context, path string, lun LUN, client *blockio.Flusher, readOnly bool) (*Device, error) {
 	dev, err := number(path, blockPath)
 	if err != nil {
 		return nil, err
@@ -169,7 +170,7 @@ func Recover(ctx context.Context, path string, lun LUN, client *blockio.Flusher)
 		return nil, err
 	}
 	d.dev = dev
-	if err := d.takeOver(ctx, path); err != nil {
+	if err := d.takeOver(ctx, path, readOnly); err != nil {
 		d.ctl.close()
 		return nil, err
 	}
@@ -193,14 +194,14 @@ func Recover(ctx context.Context, path string, lun LUN, client *blockio.Flusher)
 
 // takeOver has the driver give a device to this process. Until it does the device is left as
 // it is.
-func (d *Device) takeOver(ctx context.Context, path string) (err error) {
+func (d *Device) takeOver(ctx context.Context, path string, readOnly bool) (err error) {
 	if d.info, err = d.ctl.info(d.dev); err != nil {
 		return fmt.Errorf("ublk: %s: %w", path, err)
 	}
 	if d.info.features&featureReissue == 0 || d.info.maxIO != requestSize {
 		return fmt.Errorf("ublk: %s was not made by this program", path)
 	}
-	if err := fits(path, d.lun.Info()); err != nil {
+	if err := fits(path, "/sys/block/"+filepath.Base(path), d.lun.Info(), readOnly); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, quiesceLimit)
@@ -221,25 +222,30 @@ func (d *Device) takeOver(ctx context.Context, path string) (err error) {
 	}
 }
 
-// fits reports why a volume cannot be what is behind an existing device.
-func fits(path string, i blockdev.Info) error {
-	queue := "/sys/block/" + filepath.Base(path) + "/queue/logical_block_size"
-	b, err := os.ReadFile(queue)
+// fits reports why a volume cannot be what is behind an existing device, of which sys tells.
+func fits(path, sys string, i blockdev.Info, readOnly bool) error {
+	b, err := os.ReadFile(sys + "/queue/logical_block_size")
 	if err != nil {
 		return fmt.Errorf("ublk: %s: %w", path, err)
 	}
 	if n, _ := strconv.Atoi(strings.TrimSpace(string(b))); n != i.BlockSize {
 		return fmt.Errorf("ublk: %s has blocks of %d bytes, the volume has %d", path, n, i.BlockSize)
 	}
-	if size := sectorsOf(path) * sector; size > i.Size {
+	if size := sectorsOf(sys) * sector; size > i.Size {
 		return fmt.Errorf("ublk: %s has %d bytes, the volume has %d", path, size, i.Size)
+	}
+	if b, err = os.ReadFile(sys + "/ro"); err != nil {
+		return fmt.Errorf("ublk: %s: %w", path, err)
+	}
+	if readOnly && strings.TrimSpace(string(b)) == "0" { // who takes it for read-only does not flush what it holds
+		return fmt.Errorf("ublk: %s is writable, and holds what has been written: attach it without --read-only and detach it, then attach the volume with --read-only", path)
 	}
 	return nil
 }
 
-// sectorsOf is the size of a block device; 0 where there is none.
-func sectorsOf(path string) int64 {
-	b, _ := os.ReadFile("/sys/block/" + filepath.Base(path) + "/size")
+// sectorsOf is the size of the block device of which sys tells; 0 where there is none.
+func sectorsOf(sys string) int64 {
+	b, _ := os.ReadFile(sys + "/size")
 	n, _ := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
 	return n
 }

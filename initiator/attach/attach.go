@@ -437,26 +437,46 @@ func (a *Attachment) makeNBD(index int) error {
 		}
 		return err
 	}
+	return a.useNBD(d, d.Path, info.Size, d.Conns)
+}
+
+// deviceOfNBD is a /dev/nbdN: nbd.KernelDevice.
+type deviceOfNBD interface {
+	WaitReady(time.Duration) error
+	Resize(int64) error
+	Disconnect() error
+}
+
+// useNBD serves the sockets of a device that has just been made, of size bytes.
+func (a *Attachment) useNBD(d deviceOfNBD, path string, size int64, conns []net.Conn) error {
 	client := a.lun.NewFlusher()
-	for _, c := range d.Conns {
+	for _, c := range conns {
 		go func() {
 			if err := a.srv.ServeKernel(c, a.export, client); err != nil && a.opt.OnError != nil {
 				a.opt.OnError(err)
 			}
 		}()
 	}
-	a.keepNBD(d, info.Size)
-	return d.WaitReady(10 * time.Second)
+	err := d.WaitReady(10 * time.Second)
+	if err == nil {
+		a.keepNBD(d, path, size)
+		return nil
+	}
+	ended := d.Disconnect()
+	if a.opt.Device == "auto" && ended == nil {
+		return nil // a container, say, whose /dev has no place for it: the socket is there
+	}
+	return errors.Join(err, ended)
 }
 
-// keepNBD sees to /dev/nbdN, which has size bytes and whose sockets are served.
-func (a *Attachment) keepNBD(d *nbd.KernelDevice, size int64) {
+// keepNBD sees to the device at path, which has size bytes and whose sockets are served.
+func (a *Attachment) keepNBD(d deviceOfNBD, path string, size int64) {
 	end := a.follow(size, d.Resize)
 	a.later(func() error {
 		end()
-		return errors.Join(a.writeBack(d.Path, nbd.WriteBack), d.Disconnect())
+		return errors.Join(a.writeBack(path, nbd.WriteBack), d.Disconnect())
 	})
-	a.Record.Device = d.Path
+	a.Record.Device = path
 }
 
 func (a *Attachment) fillRecord(path string) {

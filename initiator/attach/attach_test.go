@@ -882,19 +882,7 @@ func TestConnectionsOfTheKernel(t *testing.T) {
 	served := make(chan error, opt.Connections)
 	var kernel []net.Conn
 	for range opt.Connections {
-		fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var ends [2]net.Conn
-		for i, fd := range fds {
-			f := os.NewFile(uintptr(fd), "nbd")
-			if ends[i], err = net.FileConn(f); err != nil {
-				t.Fatal(err)
-			}
-			f.Close()
-		}
-		defer ends[1].Close()
+		ends := socketPair(t)
 		kernel = append(kernel, ends[1])
 		go func() { served <- a.srv.ServeKernel(ends[0], a.export, nil) }()
 	}

@@ -180,7 +180,7 @@ func (t *taking) begin(path string) (err error) {
 	t.conns.Begin()
 	a.accept()
 	if t.nbd != nil {
-		a.keepNBD(t.nbd, t.offer.Volume.Info.Size)
+		a.keepNBD(t.nbd, t.nbd.Path, t.offer.Volume.Info.Size)
 	}
 	t.vol.open()
 	go func() {

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -103,14 +104,16 @@ type Attachment struct {
 	ublk      *ublk.Device       // nil: there is none
 	client    *blockio.Flusher   // whose requests come from the ublk device
 	closing   sync.Once
-	closed    error // what closing the volume has said
-	ended     error // what undo has met so far
+	closed    error         // what closing the volume has said
+	ended     error         // what undo has met so far
+	nbd       atomic.Int32  // /dev/nbdN: nbdServed, nbdEnding or nbdGone
+	parted    chan struct{} // full: it is gone
 	giving    giving
 	still     carrier // the volume whose session rests; nil: it does not
 }
 
 func newAttachment(opt Options) *Attachment {
-	a := &Attachment{opt: opt, nexus: Nexus{ISID: opt.ISID, Cache: new(blockio.Cache)}, serve: make(chan error, 8), lost: make(chan error, 1), size: make(chan struct{}, 1)}
+	a := &Attachment{opt: opt, nexus: Nexus{ISID: opt.ISID, Cache: new(blockio.Cache)}, serve: make(chan error, 8), lost: make(chan error, 1), size: make(chan struct{}, 1), parted: make(chan struct{}, 1)}
 	a.giving.init(a)
 	return a
 }
@@ -196,6 +199,11 @@ func (a *Attachment) keepRecord() {
 			case <-a.size:
 				rec.Size = a.lun.Info().Size
 			case <-a.opt.Changed:
+			case <-a.parted:
+				if a.opt.OnError != nil {
+					a.opt.OnError(fmt.Errorf("%s has been disconnected by somebody else; the NBD socket %s is served on, until attach --detach %s", rec.Device, rec.Socket, rec.URL))
+				}
+				rec.Device = ""
 			case <-quit:
 				return
 			}
@@ -280,7 +288,7 @@ func (a *Attachment) listen(record string) (err error) {
 func (a *Attachment) makeServer() (err error) {
 	a.export = &nbd.Export{Name: a.opt.Export, Description: a.opt.Describe, ReadOnly: a.opt.ReadOnly, LUN: a.lun}
 	a.srv, err = nbd.NewServer(nbd.Config{
-		Exports: []*nbd.Export{a.export}, OnError: a.opt.OnError, MaxConns: nbd.DefaultMaxConns + a.opt.Connections,
+		Exports: []*nbd.Export{a.export}, OnError: a.opt.OnError, MaxConns: nbd.DefaultMaxConns + a.opt.Connections, OnDisconnect: a.disconnected,
 	})
 	return err
 }
@@ -445,6 +453,21 @@ type deviceOfNBD interface {
 	WaitReady(time.Duration) error
 	Resize(int64) error
 	Disconnect() error
+	Forget()
+}
+
+// What is with /dev/nbdN.
+const (
+	nbdServed = iota // or there is none
+	nbdEnding        // this process disconnects it
+	nbdGone          // somebody else has: the number is anybody's
+)
+
+// disconnected is told that a device is being disconnected.
+func (a *Attachment) disconnected() {
+	if a.nbd.CompareAndSwap(nbdServed, nbdGone) {
+		a.parted <- struct{}{}
+	}
 }
 
 // useNBD serves the sockets of a device that has just been made, of size bytes.
@@ -462,7 +485,7 @@ func (a *Attachment) useNBD(d deviceOfNBD, path string, size int64, conns []net.
 		a.keepNBD(d, path, size)
 		return nil
 	}
-	ended := d.Disconnect()
+	ended := a.endNBD(d)
 	if a.opt.Device == "auto" && ended == nil {
 		return nil // a container, say, whose /dev has no place for it: the socket is there
 	}
@@ -471,12 +494,30 @@ func (a *Attachment) useNBD(d deviceOfNBD, path string, size int64, conns []net.
 
 // keepNBD sees to the device at path, which has size bytes and whose sockets are served.
 func (a *Attachment) keepNBD(d deviceOfNBD, path string, size int64) {
-	end := a.follow(size, d.Resize)
+	end := a.follow(size, func(size int64) error {
+		if a.nbd.Load() == nbdGone {
+			return nil
+		}
+		return d.Resize(size)
+	})
 	a.later(func() error {
 		end()
-		return errors.Join(a.writeBack(path, nbd.WriteBack), d.Disconnect())
+		var err error
+		if a.nbd.Load() == nbdServed {
+			err = a.writeBack(path, nbd.WriteBack)
+		}
+		return errors.Join(err, a.endNBD(d))
 	})
 	a.Record.Device = path
+}
+
+// endNBD disconnects a device, unless somebody else has.
+func (a *Attachment) endNBD(d deviceOfNBD) error {
+	if !a.nbd.CompareAndSwap(nbdServed, nbdEnding) {
+		d.Forget()
+		return nil
+	}
+	return d.Disconnect()
 }
 
 func (a *Attachment) fillRecord(path string) {

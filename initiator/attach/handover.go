@@ -284,6 +284,9 @@ func (a *Attachment) collect(o *offering) error {
 		s.Volume.Wait = f()
 	}
 	s.Record.Size = info.Size
+	if a.nbd.Load() == nbdGone {
+		s.Record.Device = ""
+	}
 	lock, err := handover.Dup(a.record)
 	if err != nil {
 		return err

@@ -33,7 +33,8 @@ type CarriedConnection struct {
 	Export     string `json:"export"`
 	Structured bool   `json:"structured"`
 	Allocation bool   `json:"allocation"`
-	Client     int    `json:"client"` // index in Clients
+	Kernel     bool   `json:"kernel,omitempty"` // that of a kernel device
+	Client     int    `json:"client"`           // index in Clients
 
 	Unread int `json:"unread,omitempty"` // bytes that come before those in the socket
 	Unsent int `json:"unsent,omitempty"` // bytes that leave before everything else
@@ -78,7 +79,7 @@ func (s *Server) Carry() (k Carried, left []string, err error) {
 	clients := map[*blockio.Flusher]int{}
 	conns, late := s.phases()
 	for _, c := range conns {
-		x := CarriedConnection{FD: -1, Bulk: -1, Export: c.exp.Name, Structured: c.agreed.structured, Allocation: c.agreed.allocation}
+		x := CarriedConnection{FD: -1, Bulk: -1, Export: c.exp.Name, Structured: c.agreed.structured, Allocation: c.agreed.allocation, Kernel: c.agreed.kernel}
 		told := c.client.Told() // before: a flush that fails meanwhile is repeated, and must not be taken for told
 		switch err := c.carry(&x); {
 		case err == errLate:
@@ -298,7 +299,7 @@ func (s *Server) restore(k *CarriedConnection, client *blockio.Flusher) (*conn, 
 	if err != nil {
 		return nil, err
 	}
-	c, err := newConn(s, nc, agreed{export: s.export(k.Export), structured: k.Structured, allocation: k.Allocation, client: client})
+	c, err := newConn(s, nc, agreed{export: s.export(k.Export), structured: k.Structured, allocation: k.Allocation, kernel: k.Kernel, client: client})
 	if err != nil {
 		nc.Close()
 		return nil, err

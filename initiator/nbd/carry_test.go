@@ -512,3 +512,42 @@ func TestPrepareRefuses(t *testing.T) {
 		}
 	}
 }
+
+// Of a disconnect the owner of a kernel device is told, also by the process that has taken the device over; of those of
+// other clients it is not.
+func TestDisconnectOfADevice(t *testing.T) {
+	l := newMemLUN(t, 1<<20)
+	a, path := serveLUN(t, l)
+	b, _ := serveLUN(t, l)
+	told := make(chan *Server, 8)
+	for _, s := range []*Server{a, b} {
+		s.cfg.OnDisconnect = func() { told <- s }
+	}
+	device := func() *client {
+		ours, theirs := socketPair(t)
+		go a.ServeKernel(theirs, a.exports[0], l.NewFlusher())
+		c := &client{t: t, nc: ours}
+		if r := c.do(0, CmdRead, 0, 512, nil); r.errno != 0 {
+			t.Fatalf("read: %d", r.errno)
+		}
+		return c
+	}
+	disc := requestBytes(0, CmdDisc, 9, 0, 0)
+	connect(t, path, "vol").write(disc)
+	await.True(t, "the client is gone", func() bool { return len(a.connList()) == 0 })
+	device().write(disc)
+	if s := <-told; s != a {
+		t.Error("not by the server of the device")
+	}
+	await.True(t, "the device is gone", func() bool { return len(a.connList()) == 0 })
+	c := device()
+	rested(t, a)
+	over(t, a, b)
+	c.write(disc)
+	if s := <-told; s != b {
+		t.Error("not by the server that took the device over")
+	}
+	if len(told) > 0 {
+		t.Errorf("told %d times more", len(told))
+	}
+}

@@ -227,7 +227,7 @@ func FindKernel(path string) (*KernelDevice, error) {
 	return d, nil
 }
 
-// Forget gives up what FindKernel has found, which stays as it is.
+// Forget gives up what ConnectKernel or FindKernel has returned; the device stays as it is.
 func (d *KernelDevice) Forget() { d.nl.close() }
 
 // DisconnectKernel ends the device at path, /dev/nbdN, whose server is gone.

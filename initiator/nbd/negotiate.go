@@ -30,6 +30,7 @@ type agreed struct {
 	export     *Export
 	structured bool
 	allocation bool
+	kernel     bool // there was no handshake: the client is a device of the kernel's
 	client     *blockio.Flusher
 }
 

@@ -34,6 +34,9 @@ func (c *conn) receive() error {
 		c.rd.discard(requestSize)
 		c.now = current{in: in, within: true}
 		if err := c.request(in); err == errDisconnect {
+			if f := c.srv.cfg.OnDisconnect; f != nil && c.agreed.kernel {
+				f()
+			}
 			return nil
 		} else if err != nil {
 			return c.ended(err)

@@ -26,6 +26,9 @@ type Config struct {
 	// OnError, when set, is told why a connection ended other than by its
 	// client's wish.
 	OnError func(error)
+	// OnDisconnect, when set, is told that a kernel device is being disconnected, by whomever:
+	// once for each of its connections.
+	OnDisconnect func()
 }
 
 // DefaultMaxConns is Config.MaxConns for clients alone.
@@ -169,7 +172,7 @@ func (s *Server) ServeKernel(nc net.Conn, e *Export, client *blockio.Flusher) er
 		return ErrServerClosed
 	}
 	defer s.end(nc)
-	return s.transmit(nc, agreed{export: e, client: client})
+	return s.transmit(nc, agreed{export: e, kernel: true, client: client})
 }
 
 // transmit runs the transmission phase.

@@ -151,6 +151,8 @@ func (c *command) run(cmd *cobra.Command, args []string) error {
 		return usage.Errorf("--patience goes with --upgrade")
 	case c.patience < 0 || c.patience > maxPatience:
 		return usage.Errorf("--patience %v: up to %v are possible", c.patience, maxPatience)
+	case c.log != "" && !c.daemon && !c.take: // a process that has been started with both before that was refused can be replaced
+		return usage.Errorf("--log goes with --daemon; in the foreground messages go to standard error")
 	case c.upgrade:
 		return c.runUpgrade(cmd.Context(), out, args[0])
 	}
@@ -170,7 +172,7 @@ func (c *command) run(cmd *cobra.Command, args []string) error {
 	cmd.SilenceUsage = true
 	pipe := inBackground()
 	if c.daemon && pipe == nil && !c.take {
-		rec, err := background(c.log)
+		rec, err := background(cmd.Context(), c.log)
 		if err != nil {
 			return err
 		}

@@ -1,12 +1,14 @@
 package attach
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"syscall"
 
 	"softiser/internal/usage"
@@ -27,8 +29,8 @@ type ready struct {
 
 // background starts this program again with the same arguments, detached from
 // the terminal, and waits until it has attached. Its messages go to log (or
-// nowhere).
-func background(log string) (*Record, error) {
+// nowhere). When ctx ends before that, so does the other process.
+func background(ctx context.Context, log string) (*Record, error) {
 	exe, err := os.Executable()
 	if err != nil {
 		return nil, fmt.Errorf("--daemon: %w", err)
@@ -56,7 +58,15 @@ func background(log string) (*Record, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--daemon: %w", err)
 	}
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGHUP)
+	defer stop()
+	usage.Insist(ctx, stop)
+	goOn := context.AfterFunc(ctx, func() { _ = cmd.Process.Signal(syscall.SIGTERM) }) // it has no terminal that would
 	b, err := io.ReadAll(r)
+	if !goOn() {
+		_ = cmd.Wait() // it ends as it would in the foreground
+		return nil, fmt.Errorf("--daemon: interrupted: %w", ctx.Err())
+	}
 	if err != nil {
 		return nil, fmt.Errorf("--daemon: %w", err)
 	}

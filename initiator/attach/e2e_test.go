@@ -250,3 +250,35 @@ func TestNamespaceByNBD(t *testing.T) {
 		})
 	}
 }
+
+// Who interrupts an attach in the background before it is ready ends the process there, too.
+func TestDaemonInterrupted(t *testing.T) {
+	bin, dir := e2e.Binary(t, "iser-initiator"), t.TempDir()
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP} {
+		cmd := exec.Command(bin, "attach", "--daemon", "--device=none", "--run-dir", dir, "--login-timeout=10s", "iscsi://"+silent.Addr().String()+"/iqn.2026-11.x:y/0")
+		var said bytes.Buffer
+		cmd.Stderr = &said
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		c, err := silent.Accept() // the login of the process in the background
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Process.Signal(sig); err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Wait(); err == nil || !strings.Contains(said.String(), "interrupted") {
+			t.Errorf("%v: %v: %s", sig, err, &said)
+		}
+		if files, _ := os.ReadDir(dir); len(files) != 0 {
+			t.Errorf("%v: left behind: %v", sig, files)
+		}
+		c.Close()
+	}
+}

@@ -310,6 +310,7 @@ func TestUpgradeRefused(t *testing.T) {
 		{[]string{"--takeover", "--device=/dev/nbd7", x.url}, "--device of the running attachment"},
 		{[]string{"--takeover", "--device=none", "--socket=/nowhere/s", x.url}, "--socket of the running attachment"},
 		{[]string{"--binary=/bin/true", x.url}, "--binary goes with --upgrade"},
+		{[]string{"--log=/nowhere/log", x.url}, "--log goes with --daemon"},
 	} {
 		if out, err := x.try(tt.args...); err == nil || !strings.Contains(out, tt.want) {
 			t.Errorf("%q: %v\n%s", tt.args, err, out)

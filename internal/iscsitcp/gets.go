@@ -48,6 +48,7 @@ type r2t struct {
 	seen   iscsi.Spans // what has arrived, with DataPDUInOrder=No
 	sn     uint32      // R2TSN
 	idle   bool        // nothing has come since the watch last looked
+	order  uint64      // in which R2Ts were sent; see getTable.moved
 	index  int
 	gen    uint16
 	again  bool // every generation has been used
@@ -71,7 +72,30 @@ type getTable struct {
 	running   list.List[get] // in the order of GetData
 	r2ts      []*r2t
 	freeR2Ts  []int
+
+	sent uint64 // the order of the last R2T
+	// moved is the order of the earliest R2T of which data has come since the watch last looked; 0: none has.
+	moved uint64
 }
+
+// beforeAll is the order of R2Ts that have been given up.
+const beforeAll = 1
+
+// send gives an R2T its place behind all that have been sent.
+func (t *getTable) send(r *r2t) {
+	t.sent = max(t.sent, beforeAll) + 1
+	r.order = t.sent
+}
+
+// move takes note of data of the R2T with an order.
+func (t *getTable) move(order uint64) {
+	if t.moved == 0 || order < t.moved {
+		t.moved = order
+	}
+}
+
+// waits reports whether there is still data on its way that was asked for before that of r.
+func (t *getTable) waits(r *r2t) bool { return t.moved != 0 && t.moved < r.order }
 
 func (t *getTable) add(x *iscsi.Transfer) {
 	var g *get

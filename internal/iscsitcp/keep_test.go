@@ -610,3 +610,73 @@ func TestInitiatorDataOuts(t *testing.T) {
 	check(9, 3<<48, 1024, 3072)
 	r.c.ReleaseTask(b)
 }
+
+// TestDataOutsOfOthersFirst: data that is asked for behind other data, which takes long, is not late while that comes,
+// also if it comes for a tag that has been given up.
+func TestDataOutsOfOthersFirst(t *testing.T) {
+	r := newPeer(t, iscsi.RoleTarget, level1)
+	want := filled(4096)
+	first, second := make([]byte, 4096), make([]byte, 1024)
+	x, q := r.getData(4096, 0, first)
+	y := &iscsi.Transfer{ITT: 6, Ref: new(iscsi.Ref), LUN: 1 << 48, Len: 1024, Segs: [][]byte{second}}
+	if err := r.c.GetData(y); err != nil {
+		t.Fatal(err)
+	}
+	r.c.Push()
+	r.recv()
+	asked := func() int {
+		r.c.mu.Lock()
+		defer r.c.mu.Unlock()
+		return int(r.c.gets.sent) - beforeAll
+	}
+	came := uint64(0)
+	out := func(q iscsi.R2T, itt, sn, off, n uint32, final bool) {
+		t.Helper()
+		r.send(r.frame(dataOut(q.TTT(), itt, sn, off, final), nil, want[:n]))
+		came += uint64(n)
+		await.True(t, "it has come", func() bool { return r.c.Stats().PayloadIn == came })
+	}
+	r.c.rec.lookForLate()
+	for i := range uint32(3) {
+		out(q, 5, i, i*1024, 1024, false)
+		r.c.rec.lookForLate() // the time of the second is over
+	}
+	if n := asked(); n != 2 {
+		t.Fatalf("%d R2Ts though data comes", n)
+	}
+	r.c.rec.lookForLate() // nothing any more: the first is late, and the second one's time begins
+	b, _ := r.recv()
+	rest := b.R2T()
+	if b.Opcode() != iscsi.OpR2T || rest.Offset() != 3072 || rest.Desired() != 1024 {
+		t.Fatalf("% x", b)
+	}
+	// What was late comes: of a tag that is not known any more.
+	r.send(r.frame(dataOut(q.TTT(), 5, 3, 3072, true), nil, want[:1024]))
+	await.True(t, "it has come", func() bool {
+		r.c.mu.Lock()
+		defer r.c.mu.Unlock()
+		return r.c.gets.moved == beforeAll
+	})
+	r.c.rec.lookForLate()
+	r.c.rec.lookForLate()
+	if n := asked(); n != 3 {
+		t.Fatalf("%d R2Ts, another one behind data that was late", n)
+	}
+	r.c.rec.lookForLate()
+	if n := asked(); n != 5 {
+		t.Fatalf("%d R2Ts though nothing comes", n)
+	}
+	var again [2]iscsi.BHS
+	for i := range again {
+		again[i], _ = r.recv()
+	}
+	for i := range again {
+		q := again[i].R2T()
+		out(q, again[i].ITT(), 0, q.Offset(), 1024, true)
+	}
+	r.up.Completion(t)
+	r.up.Completion(t)
+	if x.Err != nil || y.Err != nil {
+		t.Error(x.Err, y.Err)
+	}
+}

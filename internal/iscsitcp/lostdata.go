@@ -53,7 +53,8 @@ func (rec *recovery) watch() {
 }
 
 // lookForLate asks again for what has not come within the time-out (sequence
-// reception time-out, RFC 7143 §7.5).
+// reception time-out, RFC 7143 §7.5). Over a slow network that of an R2T begins once data of those before it has come:
+// what is asked for again then waits behind it once more, and what comes meanwhile is thrown away.
 func (rec *recovery) lookForLate() {
 	c := rec.c
 	c.mu.Lock()
@@ -63,8 +64,17 @@ func (rec *recovery) lookForLate() {
 		return
 	}
 	for _, r := range c.gets.r2ts {
+		if r.g != nil && r.g == c.placing {
+			c.gets.move(r.order)
+		}
+	}
+	for _, r := range c.gets.r2ts {
 		g := r.g
 		if g == nil || c.placing == g {
+			continue
+		}
+		if c.gets.waits(r) {
+			r.idle = false
 			continue
 		}
 		if !r.idle {
@@ -83,6 +93,7 @@ func (rec *recovery) lookForLate() {
 		}
 		c.pumpLocked(g.itt)
 	}
+	c.gets.moved = 0
 	rec.watch()
 	c.mu.Unlock()
 	c.Push()

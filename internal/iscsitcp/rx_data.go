@@ -123,7 +123,8 @@ func (r *receiver) dataOut() error {
 	defer c.mu.Unlock()
 	q, stale := c.gets.lookup(d.TTT())
 	if stale || c.st >= iscsi.ConnClosing {
-		return nil // of an aborted task
+		c.gets.move(beforeAll)
+		return nil // of an aborted task, or too late
 	}
 	bad := func(format string, args ...any) error {
 		r.in = newInPDU(0)
@@ -174,6 +175,7 @@ func (r *receiver) dataOutDone(good bool) error {
 	n := uint32(r.bhs.DataLen())
 	q.got += n
 	q.idle = false
+	c.gets.move(q.order)
 	c.stats.payloadIn.Add(uint64(n))
 	var reject *inPDU
 	if good {

@@ -193,6 +193,7 @@ func (c *Conn) pumpLocked(itt uint32) {
 
 func (c *Conn) sendR2TLocked(x *iscsi.Transfer, r *r2t) *outPDU {
 	var b iscsi.BHS
+	c.gets.send(r)
 	q := b.NewR2T()
 	q.SetLUN(x.LUN)
 	q.SetITT(x.ITT)

@@ -37,7 +37,7 @@ func (c *Config) check(r *report) {
 	if c.Admin.Metrics != "" {
 		checkHostPort(r, "admin.metrics", c.Admin.Metrics)
 		if i := slices.IndexFunc(c.Portals, func(p Portal) bool {
-			return !p.RoCE() && (p.Listen == c.Admin.Metrics || overlap(p.Listen, c.Admin.Metrics))
+			return !p.RoCE() && (canonical(p.Listen) == canonical(c.Admin.Metrics) || overlap(p.Listen, c.Admin.Metrics))
 		}); i >= 0 {
 			r.add("admin.metrics", "%s is already the address of portals[%d], %s", c.Admin.Metrics, i, c.Portals[i].Listen)
 		}
@@ -70,7 +70,7 @@ func (c *Config) checkPortals(r *report) {
 			continue
 		}
 		checkHostPort(r, key+".listen", p.address())
-		at := p.address()
+		at := canonical(p.address())
 		if p.RoCE() {
 			checkRoCE(r, key, &p)
 			at = roceScheme + at
@@ -135,21 +135,36 @@ func (c *Config) coveredBy(i int) string {
 		return ""
 	}
 	for _, p := range c.Portals[:i] {
-		if !p.RoCE() && p.Listen != c.Portals[i].Listen && overlap(p.Listen, c.Portals[i].Listen) {
+		if !p.RoCE() && canonical(p.Listen) != canonical(c.Portals[i].Listen) && overlap(p.Listen, c.Portals[i].Listen) {
 			return p.Listen
 		}
 	}
 	return ""
 }
 
+// canonical is an address to listen at in the one spelling that stands for all of its own.
+func canonical(addr string) string {
+	host, port, err := net.SplitHostPort(addr)
+	n, perr := strconv.ParseUint(port, 10, 16)
+	if err != nil || perr != nil {
+		return addr
+	}
+	if ip, err := netip.ParseAddr(host); err == nil {
+		host = ip.Unmap().String()
+	} else if host = strings.ToLower(host); host == "localhost" {
+		host = "127.0.0.1" // of its addresses the one that package net listens at
+	}
+	return net.JoinHostPort(host, strconv.FormatUint(n, 10))
+}
+
 // overlap reports whether two addresses have one port, of which one of them is on all interfaces.
 func overlap(a, b string) bool {
 	all := func(host string) bool { return host == "" || host == "0.0.0.0" || host == "::" }
-	x, port, err := net.SplitHostPort(a)
+	x, port, err := net.SplitHostPort(canonical(a))
 	if err != nil || port == "0" {
 		return false
 	}
-	y, other, err := net.SplitHostPort(b)
+	y, other, err := net.SplitHostPort(canonical(b))
 	return err == nil && other == port && (all(x) || all(y))
 }
 

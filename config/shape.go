@@ -70,8 +70,11 @@ func (r *report) shape(n *yaml.Node, t reflect.Type, key string) {
 			r.addLine(n.Line, key, "%q is not true or false", n.Value)
 		}
 	case t.Kind() == reflect.Int || t.Kind() == reflect.Int64:
+		var i int64
 		if n.Tag != "!!int" {
 			r.addLine(n.Line, key, "%q is not a whole number", n.Value)
+		} else if n.Decode(&i) != nil {
+			r.addLine(n.Line, key, "%s is too large, whatever it counts", n.Value)
 		}
 	case t.Kind() == reflect.Float64:
 		if n.Tag != "!!int" && n.Tag != "!!float" {

@@ -111,6 +111,7 @@ func servedBy(ctx context.Context, cfg *config.Config, sock *socketFlag) (served
 // checkVolumes tells what serve would find wrong with the volumes; inUse is added to
 // what is in use, unless "".
 func checkVolumes(w io.Writer, cfg *config.Config, served map[string]bool, inUse string) error {
+	named := namedVolumes(cfg)
 	bad := 0
 	for _, v := range cfg.Volumes {
 		if cfg.HA.GroupOf(v.Name) != nil {
@@ -124,6 +125,10 @@ func checkVolumes(w io.Writer, cfg *config.Config, served map[string]bool, inUse
 		for _, r := range remarks {
 			fmt.Fprintf(w, "iser-target: volume %s: %s\n", v.Name, r)
 		}
+		if err != nil && !named[v.Name] {
+			fmt.Fprintf(w, "iser-target: volume %s: no LUN and no namespace names it, so that serve leaves it alone; it could not be opened: %v\n", v.Name, err)
+			continue
+		}
 		if err != nil {
 			bad++
 			if errors.Is(err, blockdev.ErrInUse) && inUse != "" {
@@ -135,8 +140,24 @@ func checkVolumes(w io.Writer, cfg *config.Config, served map[string]bool, inUse
 	switch {
 	case bad == 0:
 		return nil
-	case bad == len(cfg.Volumes):
+	case bad == len(named):
 		return exit(exitDegraded, errors.New("no volume can be opened; serve would not start"))
 	}
-	return exit(exitDegraded, fmt.Errorf("%d of %d volumes cannot be opened; serve would start without them", bad, len(cfg.Volumes)))
+	return exit(exitDegraded, fmt.Errorf("%d of %d volumes cannot be opened; serve would start without them", bad, len(named)))
+}
+
+// namedVolumes are those that serve opens.
+func namedVolumes(cfg *config.Config) map[string]bool {
+	named := map[string]bool{}
+	for _, t := range cfg.Targets {
+		for _, l := range t.LUNs {
+			named[l.Volume] = true
+		}
+	}
+	for _, s := range cfg.Subsystems {
+		for _, n := range s.Namespaces {
+			named[n.Volume] = true
+		}
+	}
+	return named
 }

@@ -80,6 +80,27 @@ targets: [{iqn: "iqn.2026-11.test:a", luns: [{lun: 0, volume: d}, {lun: 1, volum
 	}
 }
 
+// Volumes that no LUN names are nothing to serve, be they whole or not.
+func TestCheckCountsWhatIsServed(t *testing.T) {
+	for _, c := range []struct {
+		luns, want string
+		code       int
+	}{
+		{"{lun: 0, volume: gone}", "no volume can be opened; serve would not start", exitDegraded},
+		{"{lun: 0, volume: gone}, {lun: 1, volume: ram}", "1 of 2 volumes cannot be opened; serve would start without them", exitDegraded},
+		{"{lun: 1, volume: ram}", "volume gone: no LUN and no namespace names it", 0},
+	} {
+		f, _ := configFile(t, t.TempDir(), `
+portals: [{listen: "ADDR"}]
+volumes: [{name: gone, type: file, path: gone.img}, {name: ram, type: memory, size: 1MiB}, {name: spare, type: memory, size: 1MiB}]
+targets: [{iqn: "iqn.2026-11.test:a", luns: [`+c.luns+`]}]
+`)
+		if code, out := command(t, "check", "--config", f); code != c.code || !strings.Contains(out, c.want) {
+			t.Errorf("%s: exit %d\n%s", c.luns, code, out)
+		}
+	}
+}
+
 // A file that another process serves is an error; what the target itself has open is not.
 func TestCheckBesideTheTarget(t *testing.T) {
 	dir := t.TempDir()

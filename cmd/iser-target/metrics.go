@@ -230,10 +230,11 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	gauge(c.staging, float64(st.Staging.Used-st.Staging.Reserved), "volumes")
 	gauge(c.stagingLimit, float64(st.Staging.Limit))
 	for _, p := range st.Portals {
-		counter(c.connections, p.Accepted, p.Listen)
-		counter(c.garbage, p.Garbage+p.Silent, p.Listen)
-		counter(c.evicted, p.Evicted, p.Listen)
-		counter(c.turned, p.Turned, p.Listen)
+		at := portalLabel(&p)
+		counter(c.connections, p.Accepted, at)
+		counter(c.garbage, p.Garbage+p.Silent, at)
+		counter(c.evicted, p.Evicted, at)
+		counter(c.turned, p.Turned, at)
 	}
 	for i := range st.RoCE {
 		p := &st.RoCE[i]

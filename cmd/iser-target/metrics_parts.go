@@ -1,6 +1,7 @@
 package main
 
 import (
+	"net"
 	"strconv"
 	"strings"
 	"time"
@@ -133,6 +134,16 @@ func (c *collector) collectVolumes(st *target.Status, ch chan<- prometheus.Metri
 			gauge(c.registrants, float64(n), v.Name, wire)
 		}
 	}
+}
+
+// portalLabel names a portal: as the configuration does, with the port that it has got where that leaves it open. There
+// may be several such.
+func portalLabel(p *target.PortalStatus) string {
+	host, open := strings.CutSuffix(p.Listen, ":0")
+	if _, port, err := net.SplitHostPort(p.Bound); open && err == nil {
+		return host + ":" + port
+	}
+	return p.Listen
 }
 
 // collectSessions tells of the first of them.

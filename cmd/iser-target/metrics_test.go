@@ -111,6 +111,28 @@ admin: {metrics: %q}
 	return text, roce
 }
 
+// TestMetricsOfOpenPorts: portals whose ports the system chooses are told apart.
+func TestMetricsOfOpenPorts(t *testing.T) {
+	metrics := loopback.FreeAddr(t)
+	f, _ := configFile(t, t.TempDir(), fmt.Sprintf(`
+portals: [{listen: "127.0.0.1:0"}, {listen: "127.0.0.1:0"}]
+volumes: [{name: d, type: memory, size: 1MiB}]
+targets: [{iqn: "iqn.2026-11.test:a", luns: [{lun: 0, volume: d}]}]
+admin: {metrics: %q}
+`, metrics))
+	start(t, "--config", f)
+	defer http.DefaultClient.CloseIdleConnections()
+	resp, err := http.Get("http://" + metrics + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if all := regexp.MustCompile(`iser_target_connections_total\{portal="127.0.0.1:[1-9][0-9]*"\} 0\n`).FindAllString(string(text), -1); err != nil || resp.StatusCode != http.StatusOK || len(all) != 2 || all[0] == all[1] {
+		t.Errorf("%v, %s, %q\n%s", err, resp.Status, all, text)
+	}
+}
+
 // TestMetricsConnections: whoever reaches the metrics listener has no more than metricsConns descriptors
 // of the target; the next one gets in when one ends.
 func TestMetricsConnections(t *testing.T) {

@@ -153,6 +153,16 @@ func create(name string, replace bool) (*durable.Replacement, error) {
 	return durable.Replace(name)
 }
 
+// unequal returns why an input is another one than the volume though nothing has been found that differs, for which
+// programs have the exit code of a difference, and a report as of one.
+func (f *copyFlags) unequal(cmd *cobra.Command, o outcome, begun time.Time, why error) error {
+	if !f.json {
+		return why
+	}
+	o.Equal = new(bool)
+	return errors.Join(why, f.report(cmd, &o, begun, false))
+}
+
 // report prints the outcome, on stderr when stdout carries data.
 func (f *copyFlags) report(cmd *cobra.Command, o *outcome, begun time.Time, toStderr bool) error {
 	o.finish(begun)
@@ -273,7 +283,8 @@ where the first difference is. Without --length the length of FILE counts.`,
 				s.length += bs - s.length%bs
 			}
 			if s.length > info.Size-s.off {
-				return &codedError{exitDiffer, fmt.Errorf("%s is longer (%d bytes) than the volume from %d on (%d bytes)", a[1], n, s.off, info.Size-s.off)}
+				longer := &codedError{exitDiffer, fmt.Errorf("%s is longer (%d bytes) than the volume from %d on (%d bytes)", a[1], n, s.off, info.Size-s.off)}
+				return f.unequal(cmd, s.outcome("verify", a[0]), time.Now(), longer)
 			}
 		}
 		s.prog = startProgress("verified", s.length, !f.quiet && !f.json)
@@ -285,13 +296,15 @@ where the first difference is. Without --length the length of FILE counts.`,
 		}
 		defer r.Close()
 		at, err := s.compare(cmd.Context(), s.counted(r))
+		left := false
 		if err == nil && f.length < 0 && n < 0 { // how long the input is was not known before
-			var left bool
-			if left, err = more(r); left {
-				err = &codedError{exitDiffer, fmt.Errorf("the input is longer than the volume from %d on (%d bytes), which holds the same as it begins with; --length says how much to compare", s.off, s.length)}
-			}
+			left, err = more(r)
 		}
 		s.prog.stop()
+		if left {
+			longer := &codedError{exitDiffer, fmt.Errorf("the input is longer than the volume from %d on (%d bytes), which holds the same as it begins with; --length says how much to compare", s.off, s.length)}
+			return f.unequal(cmd, s.outcome("verify", a[0]), begun, longer)
+		}
 		if err != nil && !errors.Is(err, errDiffer) {
 			return err
 		}

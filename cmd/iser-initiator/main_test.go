@@ -283,6 +283,18 @@ func TestStandardStreams(t *testing.T) {
 	if _, errs, code := run(t, "verify", url); code != exitDiffer || !strings.Contains(errs, "longer than") {
 		t.Errorf("verify, too much input: %d %s", code, errs)
 	}
+	long := filepath.Join(t.TempDir(), "long")
+	if err := os.WriteFile(long, append(whole, make([]byte, 512)...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, moved := range map[string]int64{"-": 1 << 20, long: 0} {
+		swap(&os.Stdin, string(whole)+"x")
+		out, errs, code := run(t, "verify", url, name, "--json")
+		var o outcome
+		if err := json.Unmarshal([]byte(out), &o); err != nil || code != exitDiffer || o.Equal == nil || *o.Equal || o.FirstDiff != nil || o.Bytes != moved || !strings.Contains(errs, "longer") {
+			t.Errorf("verify of %s, too much input, as JSON: %d %v %s%s", name, code, err, out, errs)
+		}
+	}
 	swap(&os.Stdin, string(whole)+"x")
 	must(t, "verify", url, "--length", "1MiB")
 	swap(&os.Stdin, string(whole))

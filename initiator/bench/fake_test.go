@@ -18,6 +18,7 @@ type fakeLUN struct {
 	cache  blockio.Cache
 	inline bool
 	delay  time.Duration
+	names  []string
 	mu     sync.Mutex
 	data   []byte
 	queue  chan *blockio.Request
@@ -53,6 +54,7 @@ func (f *fakeLUN) NewFlusher() *blockio.Flusher {
 }
 
 func (f *fakeLUN) Info() blockdev.Info  { return f.info }
+func (f *fakeLUN) Names() []string      { return f.names }
 func (f *fakeLUN) Stats() blockio.Stats { return blockio.Stats{Commands: 7, PayloadCopied: 3} }
 func (f *fakeLUN) Close() error         { f.closed.Add(1); return nil }
 

@@ -13,6 +13,8 @@ type LUN interface {
 	// Submit starts a request; Done is called exactly once for it.
 	Submit(*blockio.Request)
 	Info() blockdev.Info
+	// Names are the world-wide names of the volume, the best first; see blockio.Volume.
+	Names() []string
 	Stats() blockio.Stats
 	// NewFlusher makes a user who is told of a lost cache himself.
 	NewFlusher() *blockio.Flusher

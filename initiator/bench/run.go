@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"runtime"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 )
@@ -196,7 +198,7 @@ func checkOverlap(clones []*clone) error {
 			continue
 		}
 		for k, b := range clones {
-			if i == k || !b.job.writes() && !b.job.Dirs[dirTrim] || b.job.VerifyOnly || a.job.URL != b.job.URL || a.after(b, clones) || b.after(a, clones) {
+			if i == k || !b.job.writes() && !b.job.Dirs[dirTrim] || b.job.VerifyOnly || !a.sameVolume(b) || a.after(b, clones) || b.after(a, clones) {
 				continue
 			}
 			if a.work.offsets.base < b.work.offsets.end() && b.work.offsets.base < a.work.offsets.end() {
@@ -206,6 +208,17 @@ func checkOverlap(clones []*clone) error {
 		}
 	}
 	return nil
+}
+
+// sameVolume reports whether two clones use one volume, however their URLs name it.
+func (c *clone) sameVolume(o *clone) bool {
+	if c.job.URL == o.job.URL {
+		return true
+	}
+	return slices.ContainsFunc(c.luns[0].Names(), func(name string) bool {
+		// One after T10 is as unique as a vendor has made it.
+		return !strings.HasPrefix(name, "t10.") && slices.Contains(o.luns[0].Names(), name)
+	})
 }
 
 // want is one session to open and the clones that will use it.

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"syscall"
@@ -135,6 +136,16 @@ func TestRunRefused(t *testing.T) {
 	ro.info.ReadOnly = true
 	noTrim := newFake(t, 1<<20)
 	noTrim.info.Discard = false
+	named := newFake(t, 1<<20)
+	named.names = []string{"t10.x", "naa.6001405"}
+	const elsewhere = "[a]\nrw=write\nverify=crc32c\nuri=fake://a\n[b]\nrw=write\nuri=fake://b"
+	others := map[string]*fakeLUN{"fake://a": newFake(t, 1<<20), "fake://b": newFake(t, 1<<20)}
+	for _, o := range others {
+		o.names = []string{"t10.x"} // says nothing
+	}
+	if r, err := Run(t.Context(), parseText(t, elsewhere), Config{Open: func(_ context.Context, url string, _ OpenOptions) (LUN, error) { return others[url], nil }}); err != nil || r.Failed() {
+		t.Errorf("two volumes: %v", err)
+	}
 	for _, tc := range []struct {
 		f          *fakeLUN
 		text, want string
@@ -146,6 +157,7 @@ func TestRunRefused(t *testing.T) {
 		{noTrim, "[j]\nrw=trim", "does not support trim"},
 		{f, "[a]\nrw=write\nverify=crc32c\n[b]\nrw=write", "overwrites at the same time"},
 		{f, "[a]\nrw=write\nverify=crc32c\n[b]\nrw=write\nuri=fake://", "overwrites at the same time"},
+		{named, elsewhere, "overwrites at the same time"},
 	} {
 		_, err := runText(t, tc.f, tc.text)
 		if err == nil || !strings.Contains(err.Error(), tc.want) {

@@ -1,5 +1,7 @@
 package initiator
 
+import "softiser/initiator/blockio"
+
 // finish ends a request that is in no queue. The caller holds s.mu.
 func (s *Session) finish(r *request, err error) {
 	if r.Err == nil {
@@ -49,6 +51,14 @@ func (s *Session) stop(r *request, err error) {
 			s.wait.ctlQueue.remove(r)
 		}
 		r.setState(s, reqRunning)
+	}
+}
+
+// unknown takes note that r, if it has been cancelled, may yet be carried out. The caller holds s.mu.
+func (s *Session) unknown(r *request) {
+	if r.cancel != nil && (rowOf(r.Op).changes || !r.idempotent()) {
+		s.stats.OutcomeUnknown++
+		r.cancel = blockio.Unknown(r.cancel)
 	}
 }
 

@@ -136,6 +136,7 @@ func (rec *recovery) retire(c *conn, lost error) {
 		case t.state == taskAborting && t.abortErr == ErrTimeout:
 			s.endTask(t, blockio.ErrTimeoutUnknown)
 		case t.state == taskAborting:
+			s.unknown(t.req)
 			s.endTask(t, t.abortErr)
 		case t.req.cancel != nil:
 			s.endTask(t, t.req.cancel)

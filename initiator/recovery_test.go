@@ -479,6 +479,45 @@ func TestAbortOfALostConnection(t *testing.T) {
 	})
 }
 
+// Who cancels a change is told when its connection is lost before it has been aborted: it may yet be carried out. So it
+// may when it waits to be sent again.
+func TestCancelOfALostConnection(t *testing.T) {
+	for _, c := range []struct {
+		r     *Request
+		after time.Duration // that the connection is lost: the context ends after a second
+		want  bool
+	}{
+		{&Request{Op: OpWrite, Buf: make([]byte, 512)}, 2 * time.Second, true},
+		{&Request{Op: OpWrite, Buf: make([]byte, 512)}, time.Second / 2, true},
+		{&Request{Op: OpRead, Buf: make([]byte, 512)}, 2 * time.Second, false},
+		{&Request{Op: OpRead, Buf: make([]byte, 512)}, time.Second / 2, false},
+	} {
+		bubble(t, func(t *testing.T, ft *fakeTarget) {
+			l := dialLUN(t, ft.config())
+			if c.r.Op == OpRead {
+				hold(ft, spc.OpRead10)
+			} else {
+				hold(ft, spc.OpWrite10)
+			}
+			ft.tmf = func(*fakeDM, *iscsi.PDU) bool { return true }
+			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+			defer cancel()
+			time.AfterFunc(c.after, func() {
+				ft.mu.Lock()
+				ft.dialErr = func(int) error { return errors.New("away") }
+				ft.mu.Unlock()
+				ft.last().cut(errors.New("gone"))
+			})
+			if err := l.Do(ctx, c.r); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, ErrOutcomeUnknown) != c.want {
+				t.Errorf("%v, the connection lost after %v: %v", c.r.Op, c.after, err)
+			}
+			if n := l.Stats().OutcomeUnknown; (n == 1) != c.want {
+				t.Errorf("%d with an unknown outcome", n)
+			}
+		})
+	}
+}
+
 // The time of a command that is sent again begins anew: it was not the target that kept it
 // waiting.
 func TestTimeOfAReplay(t *testing.T) {

@@ -234,6 +234,9 @@ func (s *Session) abandon(r *request, err error) {
 			s.endTask(t, err)
 		case taskResend:
 			s.wait.dropResend(t)
+			if t.replays > 0 {
+				s.unknown(r)
+			}
 			s.endTask(t, err)
 		}
 	}

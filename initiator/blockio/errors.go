@@ -49,6 +49,14 @@ var (
 	ErrReservation = errors.New("initiator: reservation conflict: another initiator holds the LUN")
 )
 
+// Unknown is an ErrOutcomeUnknown of a request that was given up because of err: it may yet be carried out.
+func Unknown(err error) error {
+	if errors.Is(err, ErrOutcomeUnknown) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
+}
+
 // NoConnection marks err as an ErrNoConnection. Its text stays as it is.
 func NoConnection(err error) error { return &noConnection{err} }
 

@@ -47,7 +47,8 @@ type Path interface {
 	// before it was lost the last time; others lead to the same volume. It makes one
 	// attempt.
 	Fence(ctx context.Context, others []Path) error
-	// Cancel ends a request before its time, with err; what is at the target is aborted.
+	// Cancel ends a request before its time, with err; what is at the target is aborted. Of a change of
+	// which the target has not said so when its connection is lost, the error is an ErrOutcomeUnknown, too.
 	Cancel(r *Request, err error)
 	// Reset has the target end every command on the volume, whoever gave it.
 	Reset(ctx context.Context) error

@@ -199,6 +199,9 @@ func (q *request) failed(err error) {
 func (q *request) await(failed error) {
 	v, p := q.v, q.path
 	v.mu.Lock()
+	if q.cancel != nil {
+		q.cancel = blockio.Unknown(q.cancel)
+	}
 	if q.over() {
 		return
 	}
@@ -307,7 +310,8 @@ func newWaiter() any {
 	return w
 }
 
-// Do runs r and waits for its end.
+// Do runs r and waits for its end. When ctx ends first, r is aborted before Do returns; where the error of
+// a change is an ErrOutcomeUnknown, too, its path was lost, and it may yet be carried out.
 func (v *Volume) Do(ctx context.Context, r *blockio.Request) error {
 	w := v.waiters.Get().(*waiter)
 	defer v.waiters.Put(w)
@@ -340,6 +344,9 @@ func (v *Volume) end(q *request, err error) {
 		v.mu.Unlock()
 		return
 	case waiting:
+		if q.list != &v.held { // its path is not fenced
+			err = blockio.Unknown(err)
+		}
 		q.list.remove(q)
 		q.where = idle
 		v.mu.Unlock()

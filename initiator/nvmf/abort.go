@@ -67,6 +67,9 @@ func (q *queue) drop(match func(*command) bool, err error) {
 	var keep commands
 	for q.resend.head != nil {
 		if c := q.resend.pop(); match(c) {
+			if c.tries > 0 {
+				q.unknown(c.req)
+			}
 			q.ended(c, err)
 		} else {
 			keep.push(c)
@@ -78,6 +81,14 @@ func (q *queue) drop(match func(*command) bool, err error) {
 			q.delayed--
 			q.ended(c, err)
 		}
+	}
+}
+
+// unknown takes note that r, if it has been cancelled, may yet be carried out.
+func (q *queue) unknown(r *request) {
+	if r.cancel != nil && (r.op.changes || !r.op.repeatable) {
+		q.stats.OutcomeUnknown++
+		r.cancel = blockio.Unknown(r.cancel)
 	}
 }
 

@@ -572,6 +572,35 @@ func TestCommandTimeout(t *testing.T) {
 	await.True(t, "a command is answered again", func() bool { _, err := n.ReadAt(make([]byte, 4096), 0); return err == nil })
 }
 
+// Who cancels a change is told when the association is lost before it has been aborted: it may yet be carried out.
+func TestCancelledAndLost(t *testing.T) {
+	for _, op := range []blockio.Op{blockio.OpRead, blockio.OpWrite} {
+		f := newFake(t)
+		n := open(t, f.config())
+		came := make(chan struct{}, 8)
+		f.set(func(q *fakeQueue, k *nvme.Command, e *nvme.CQE) bool {
+			if q.id == 0 && k.SQE.Opcode() == nvme.AdminAbort {
+				go f.drop()
+				return false
+			}
+			if q.id != 0 {
+				came <- struct{}{}
+			}
+			return q.id == 0
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() {
+			<-came
+			cancel()
+		}()
+		err := n.Do(ctx, &blockio.Request{Op: op, Buf: make([]byte, 4096)})
+		if !errors.Is(err, context.Canceled) || errors.Is(err, blockio.ErrOutcomeUnknown) != (op == blockio.OpWrite) {
+			t.Errorf("%v: %v", op, err)
+		}
+		f.set(nil)
+	}
+}
+
 // A controller that does not answer Keep Alive is lost.
 func TestKeepAlive(t *testing.T) {
 	f := newFake(t)

@@ -67,6 +67,7 @@ func (q *queue) retire() {
 		case c.abort == blockio.ErrTimeout:
 			q.ended(c, blockio.ErrTimeoutUnknown)
 		case c.abort != nil:
+			q.unknown(c.req)
 			q.ended(c, c.abort)
 		case c.req.cancel != nil:
 			q.ended(c, c.req.cancel)

@@ -52,6 +52,7 @@ type Conn struct {
 	cause     error // why the connection ended; the first one counts
 	graceful  bool  // the end was asked for with Terminate(nil)
 	finSent   bool
+	finOwed   bool      // it has not: the layer below the connection has something to say before
 	lingerEnd time.Time // when finSent: the peer is not listened to any longer
 	params    iscsi.Params
 	expStatSN uint32 // initiator: of the last PDU that the upper layer sent

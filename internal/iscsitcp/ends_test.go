@@ -10,6 +10,9 @@ import (
 
 	"softiser/internal/await"
 	"softiser/internal/iscsi"
+	"softiser/internal/iscsi/datamovertest"
+	"softiser/internal/loopback"
+	"softiser/internal/sockio/layertest"
 )
 
 // returns fails the test unless f comes back.
@@ -345,4 +348,24 @@ func TestReleaseIsNotKept(t *testing.T) {
 		<-r.c.Ended()
 		release(b)
 	}
+}
+
+// FIN waits until what lies below has said that nothing follows, also where the last data has filled the socket.
+func TestEndOnFullSocket(t *testing.T) {
+	noLeaks(t)
+	nc, b := loopback.Pair(t)
+	below := &layertest.Filled{Conn: b}
+	c, err := New(below, iscsi.RoleTarget, Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	up := datamovertest.NewRecorder()
+	c.Start(up)
+	c.Terminate(nil)
+	if b, err := io.ReadAll(nc); err != nil || !bytes.HasSuffix(b, []byte{layertest.Said}) {
+		t.Errorf("FIN behind %d bytes: %v", len(b), err)
+	}
+	nc.Close()
+	<-c.Ended()
+	up.Release()
 }

@@ -6,6 +6,7 @@ import (
 
 	"softiser/internal/iscsi"
 	"softiser/internal/pdustream"
+	"softiser/internal/sockio"
 )
 
 // transmitter is the half of a connection that sends. It implements pdustream.Sender.
@@ -77,7 +78,7 @@ func (t *transmitter) handOver() {
 // Due implements pdustream.Sender.
 func (t *transmitter) Due() bool {
 	c := t.c
-	return t.Open() && (!t.Empty() || t.doneHead != nil || c.st == iscsi.ConnClosing && !c.finSent)
+	return t.Open() && (!t.Empty() || t.doneHead != nil || c.st == iscsi.ConnClosing && (!c.finSent || c.finOwed))
 }
 
 // Open implements pdustream.Sender.
@@ -98,16 +99,22 @@ func (t *transmitter) Settle() bool {
 
 // Drained implements pdustream.Sender: FIN follows the last PDU of a connection that is
 // closing.
-func (t *transmitter) Drained() {
+func (t *transmitter) Drained() bool {
 	c := t.c
 	c.park.tell()
-	if c.st != iscsi.ConnClosing || c.finSent {
-		return
+	if c.st != iscsi.ConnClosing || c.finSent && !c.finOwed {
+		return true
 	}
-	c.finSent = true
-	c.lingerEnd = time.Now().Add(c.cfg.Linger)
-	c.sk.SetReadDeadline(c.lingerEnd)
+	if !c.finSent {
+		c.finSent = true
+		c.lingerEnd = time.Now().Add(c.cfg.Linger)
+		c.sk.SetReadDeadline(c.lingerEnd)
+	}
+	if c.finOwed = c.sk.Finish() == sockio.ErrAgain; c.finOwed {
+		return false
+	}
 	_ = c.sk.CloseWrite()
+	return true
 }
 
 // Fail implements pdustream.Sender.

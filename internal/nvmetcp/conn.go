@@ -27,6 +27,7 @@ type conn struct {
 	started   bool
 	cause     error // why the connection ended; the first one counts
 	finSent   bool
+	finOwed   bool      // it has not: the layer below the connection has something to say before
 	lingerEnd time.Time // when finSent: the peer is not listened to any longer
 	digests   Digests   // changed by the receive goroutine alone
 	align     int       // of the data that is sent

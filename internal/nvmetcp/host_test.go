@@ -19,6 +19,7 @@ import (
 	"softiser/internal/nvme"
 	"softiser/internal/nvme/queuetest"
 	. "softiser/internal/nvmetcp"
+	"softiser/internal/sockio/layertest"
 )
 
 // connect makes the host's side of a connection whose other side peer answers for.
@@ -702,4 +703,25 @@ func TestHostDamagedPart(t *testing.T) {
 			t.Errorf("part %d: %v, %d bytes", bad, c.Err, c.Received)
 		}
 	}
+}
+
+// FIN waits until what lies below has said that nothing follows, also where the last data has filled the socket.
+func TestEndOnFullSocket(t *testing.T) {
+	client, server := loopback.Pair(t)
+	if _, err := server.Write((&ICResp{MaxH2CData: 8192}).AppendTo(nil)); err != nil {
+		t.Fatal(err)
+	}
+	below := &layertest.Filled{Conn: client}
+	h, err := NewHost(t.Context(), below, HostConfig{}, nvme.HostQueue{ID: 1, Entries: 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	q := queuetest.NewQueue(t, h, 4)
+	h.Start(q)
+	h.Terminate(nil)
+	if b, err := io.ReadAll(server); err != nil || !bytes.HasSuffix(b, []byte{layertest.Said}) {
+		t.Errorf("FIN behind %d bytes: %v", len(b), err)
+	}
+	server.Close()
+	q.End()
 }

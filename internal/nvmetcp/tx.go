@@ -7,6 +7,7 @@ import (
 
 	"softiser/internal/crc32c"
 	"softiser/internal/pdustream"
+	"softiser/internal/sockio"
 )
 
 // outPDU is a PDU in the transmit queue.
@@ -85,7 +86,7 @@ func (t *transmitter) handOver() {
 // Due implements pdustream.Sender. Of a connection that has ended, too: those wait for the
 // end of what is queued whose memory it has.
 func (t *transmitter) Due() bool {
-	return !t.Empty() || t.c.st == stateClosing && !t.c.finSent
+	return !t.Empty() || t.c.st == stateClosing && (!t.c.finSent || t.c.finOwed)
 }
 
 // Open implements pdustream.Sender.
@@ -119,15 +120,21 @@ func (t *transmitter) Settle() bool {
 
 // Drained implements pdustream.Sender: FIN follows the last PDU of a connection that is
 // closing.
-func (t *transmitter) Drained() {
+func (t *transmitter) Drained() bool {
 	c := t.c
-	if c.st != stateClosing || c.finSent {
-		return
+	if c.st != stateClosing || c.finSent && !c.finOwed {
+		return true
 	}
-	c.finSent = true
-	c.lingerEnd = time.Now().Add(c.linger)
-	c.sk.SetReadDeadline(c.lingerEnd)
+	if !c.finSent {
+		c.finSent = true
+		c.lingerEnd = time.Now().Add(c.linger)
+		c.sk.SetReadDeadline(c.lingerEnd)
+	}
+	if c.finOwed = c.sk.Finish() == sockio.ErrAgain; c.finOwed {
+		return false
+	}
 	_ = c.sk.CloseWrite()
+	return true
 }
 
 // Fail implements pdustream.Sender.

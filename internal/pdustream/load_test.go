@@ -117,7 +117,7 @@ func (o *plain) Pick(*plainPDU) bool      { return true }
 func (o *plain) Seal(p *plainPDU) bool    { p.Tail = p.tail; return true }
 func (o *plain) Gone(p *plainPDU, _ bool) { *p = plainPDU{} }
 func (o *plain) Settle() bool             { return false }
-func (o *plain) Drained()                 {}
+func (o *plain) Drained() bool            { return true }
 func (o *plain) Fail(err error)           { o.failed = err }
 
 func (o *plain) add(head string, data []byte, tail string) {

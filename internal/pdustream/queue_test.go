@@ -48,7 +48,7 @@ func newOutbox(sk *sockio.Conn) *outbox {
 func (o *outbox) Due() bool         { return !o.Empty() }
 func (o *outbox) Open() bool        { return o.failed == nil }
 func (o *outbox) Pick(p *item) bool { return !slices.Contains(o.aborted, p.number) }
-func (o *outbox) Drained()          { o.drained = true; o.cond.Broadcast() }
+func (o *outbox) Drained() bool     { o.drained = true; o.cond.Broadcast(); return true }
 func (o *outbox) Fail(err error)    { o.failed = err }
 func (o *outbox) Settle() bool      { return o.settle != nil && o.settle() }
 

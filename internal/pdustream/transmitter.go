@@ -35,8 +35,9 @@ type Sender[T any] interface {
 	// Settle makes the up-calls that this leads to, with the lock released meanwhile, and
 	// reports whether there were any.
 	Settle() bool
-	// Drained is called when everything has been sent.
-	Drained()
+	// Drained is called when everything has been sent. false: the socket is full, and it is called again when
+	// there is room.
+	Drained() bool
 	// Fail ends the connection.
 	Fail(err error)
 }
@@ -151,7 +152,7 @@ func (t *Transmitter[T]) writable(uintptr) bool {
 	return true
 }
 
-// transmit sends until the queue is empty (true), or the socket is full or the budget spent
+// transmit sends until there is nothing to send (true), or the socket is full or the budget spent
 // (false). The lock is released around system calls and up-calls.
 func (t *Transmitter[T]) transmit(budget int) (empty bool) {
 	for {
@@ -162,11 +163,11 @@ func (t *Transmitter[T]) transmit(budget int) (empty bool) {
 			return true
 		}
 		if !t.Collect() {
-			t.src.Drained()
+			room := t.src.Drained()
 			if t.src.Settle() {
 				continue
 			}
-			return true
+			return room
 		}
 		if budget <= 0 {
 			return false

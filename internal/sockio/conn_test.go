@@ -124,7 +124,7 @@ func (endless) ReadLayer(_ *Conn, p []byte) (int, error) { return len(p), nil }
 func (endless) PeekLayer(*Conn, []byte) (int, error)     { return 1, nil }
 func (endless) WritevLayer(*Conn, []Vec) (int, error)    { return 0, ErrAgain }
 func (endless) Holds() bool                              { return true }
-func (endless) End(*Conn)                                {}
+func (endless) End(*Conn) error                          { return nil }
 
 // A peer that goes on sending does not keep a connection from its end.
 func TestLingerEnds(t *testing.T) {

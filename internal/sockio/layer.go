@@ -21,8 +21,9 @@ type Layer interface {
 	WritevLayer(c *Conn, v []Vec) (int, error)
 	// Holds reports whether ReadLayer would return something without asking the socket.
 	Holds() bool
-	// End is called before FIN is sent behind everything that was written.
-	End(c *Conn)
+	// End is called before FIN is sent behind everything that was written. After ErrAgain it is called
+	// again, or FIN goes without what it has to say.
+	End(c *Conn) error
 }
 
 // Recv is what Read is without layers.

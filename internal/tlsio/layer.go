@@ -204,11 +204,11 @@ func (c *Conn) flushNowLocked(s *sockio.Conn) error {
 }
 
 // End implements sockio.Layer.
-func (c *Conn) End(s *sockio.Conn) {
-	_ = c.tls.CloseWrite()
+func (c *Conn) End(s *sockio.Conn) error {
+	_ = c.tls.CloseWrite() // says it once
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	_ = c.flushNowLocked(s)
+	return c.flushNowLocked(s)
 }
 
 var _ sockio.Layer = (*Conn)(nil)

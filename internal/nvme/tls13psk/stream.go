@@ -183,11 +183,11 @@ func (c *Conn) flushNowLocked(s *sockio.Conn) error {
 }
 
 // End implements sockio.Layer.
-func (c *Conn) End(s *sockio.Conn) {
+func (c *Conn) End(s *sockio.Conn) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.alertLocked(CloseNotify)
-	_ = c.flushNowLocked(s)
+	return c.flushNowLocked(s)
 }
 
 var _ sockio.Layer = (*Conn)(nil)

@@ -38,6 +38,12 @@ func TestStream(t *testing.T) {
 	layertest.BothWays(t, a, b)
 }
 
+// The end of a stream is said though the last data has filled the socket.
+func TestStreamEndsFull(t *testing.T) {
+	a, b, _, _ := ends(t, sockio.Options{SendBuffer: 20_000})
+	layertest.Full(t, a, b)
+}
+
 // What has been read from the socket and not been opened is not forgotten when a turn ends.
 func TestStreamInTurns(t *testing.T) {
 	a, b, _, _ := ends(t, sockio.Options{Crowd: &layertest.Crowd})

@@ -25,7 +25,7 @@ func BothWays(t *testing.T, a, b *sockio.Conn) {
 			if err := writeAll(s, rand.New(rand.NewPCG(3, uint64(i))), data[i]); err != nil {
 				t.Error(err)
 			}
-			if err := s.CloseWrite(); err != nil {
+			if err := finish(s); err != nil {
 				t.Error(err)
 			}
 		})
@@ -102,6 +102,40 @@ func writeAll(s *sockio.Conn, r *rand.Rand, p []byte) error {
 		return true
 	})
 	return errors.Join(werr, err)
+}
+
+// finish ends the stream, once the layer has said so.
+func finish(s *sockio.Conn) (err error) {
+	werr := s.WriteLoop(func(uintptr) bool {
+		err = s.Finish()
+		return err != sockio.ErrAgain
+	})
+	return errors.Join(werr, err, s.CloseWrite())
+}
+
+// Full ends a stream whose last data has filled the socket: both vouch for that end, too. a and b are the ends of one
+// connection, best with small socket buffers.
+func Full(t *testing.T, a, b *sockio.Conn) {
+	t.Helper()
+	n, p := 0, make([]byte, 1000)
+	for full := 0; full < 20; { // what is on its way to b makes room yet
+		k, err := a.Writev(sockio.Append(nil, p), false)
+		switch n += k; {
+		case err == sockio.ErrAgain:
+			full++
+			time.Sleep(time.Millisecond)
+		case err != nil:
+			t.Fatal(err)
+		default:
+			full = 0
+		}
+	}
+	done := make(chan error, 1)
+	go func() { done <- finish(a) }()
+	got, err := ReadAll(b, rand.New(rand.NewPCG(1, 2)))
+	if err = errors.Join(err, <-done); err != nil || len(got) != n && len(got) != n+len(p) {
+		t.Errorf("%d bytes of %d, %v", len(got), n, err)
+	}
 }
 
 func noise(r *rand.Rand, n int) []byte {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 
 	"github.com/spf13/cobra"
@@ -112,6 +113,7 @@ func servedBy(ctx context.Context, cfg *config.Config, sock *socketFlag) (served
 // what is in use, unless "".
 func checkVolumes(w io.Writer, cfg *config.Config, served map[string]bool, inUse string) error {
 	named := namedVolumes(cfg)
+	var before stores
 	bad := 0
 	for _, v := range cfg.Volumes {
 		if cfg.HA.GroupOf(v.Name) != nil {
@@ -124,6 +126,9 @@ func checkVolumes(w io.Writer, cfg *config.Config, served map[string]bool, inUse
 		})
 		for _, r := range remarks {
 			fmt.Fprintf(w, "iser-target: volume %s: %s\n", v.Name, r)
+		}
+		if err == nil && named[v.Name] {
+			err = before.add(v)
 		}
 		if err != nil && !named[v.Name] {
 			fmt.Fprintf(w, "iser-target: volume %s: no LUN and no namespace names it, so that serve leaves it alone; it could not be opened: %v\n", v.Name, err)
@@ -144,6 +149,32 @@ func checkVolumes(w io.Writer, cfg *config.Config, served map[string]bool, inUse
 		return exit(exitDegraded, errors.New("no volume can be opened; serve would not start"))
 	}
 	return exit(exitDegraded, fmt.Errorf("%d of %d volumes cannot be opened; serve would start without them", bad, len(named)))
+}
+
+// stores are the files and devices of volumes. Paths may differ that lead to one.
+type stores []store
+
+type store struct {
+	config.Volume
+	os.FileInfo
+}
+
+// add notes that of v, or says whose it is already.
+func (s *stores) add(v config.Volume) error {
+	if v.Path == "" {
+		return nil
+	}
+	st, err := os.Stat(v.Path)
+	if err != nil {
+		return nil // it is to be created
+	}
+	for _, o := range *s {
+		if os.SameFile(o.FileInfo, st) && !(v.ReadOnly && o.ReadOnly) {
+			return fmt.Errorf("volume %s: %s is %s, that of volume %s; a file is served as one volume", v.Name, v.Path, o.Path, o.Volume.Name)
+		}
+	}
+	*s = append(*s, store{v, st})
+	return nil
 }
 
 // namedVolumes are those that serve opens.

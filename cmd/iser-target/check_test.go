@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -98,6 +99,29 @@ targets: [{iqn: "iqn.2026-11.test:a", luns: [`+c.luns+`]}]
 		if code, out := command(t, "check", "--config", f); code != c.code || !strings.Contains(out, c.want) {
 			t.Errorf("%s: exit %d\n%s", c.luns, code, out)
 		}
+	}
+}
+
+// Paths that lead to one file are one, as for serve; volumes that are only read may share it.
+func TestCheckFindsOneFileTwice(t *testing.T) {
+	for readOnly, want := range map[bool]int{false: exitDegraded, true: 0} {
+		dir := t.TempDir()
+		if err := errors.Join(content("a.img", 1<<20)(dir), os.Symlink("a.img", filepath.Join(dir, "b.img"))); err != nil {
+			t.Fatal(err)
+		}
+		f, _ := configFile(t, dir, fmt.Sprintf(`
+portals: [{listen: "ADDR"}]
+volumes: [{name: a, type: file, path: a.img, read_only: %[1]t}, {name: b, type: file, path: b.img, read_only: %[1]t}]
+targets: [{iqn: "iqn.2026-11.test:a", luns: [{lun: 0, volume: a}, {lun: 1, volume: b}]}]
+`, readOnly))
+		if code, out := command(t, "check", "--config", f); code != want || want != 0 && !strings.Contains(out, "b.img is "+filepath.Join(dir, "a.img")+", that of volume a") || strings.Contains(out, "all is well") {
+			t.Errorf("read-only %t: exit %d\n%s", readOnly, code, out)
+		}
+		o, stop := start(t, "--config", f, "--log-level", "warn")
+		if served := !strings.Contains(o.String(), "NOT SERVED"); served != (want == 0) {
+			t.Errorf("serve differs:\n%s", o)
+		}
+		stop()
 	}
 }
 

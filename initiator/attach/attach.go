@@ -101,6 +101,7 @@ type Attachment struct {
 	unwind []func() error
 
 	unix, tcp *handover.Listener // tcp is nil without Options.TCP
+	protected bool               // the volume was read-only when it was attached
 	ublk      *ublk.Device       // nil: there is none
 	client    *blockio.Flusher   // whose requests come from the ublk device
 	closing   sync.Once
@@ -286,6 +287,7 @@ func (a *Attachment) listen(record string) (err error) {
 
 // makeServer makes the NBD server of the volume.
 func (a *Attachment) makeServer() (err error) {
+	a.protected = a.lun.Info().ReadOnly
 	a.export = &nbd.Export{Name: a.opt.Export, Description: a.opt.Describe, ReadOnly: a.opt.ReadOnly, LUN: a.lun}
 	a.srv, err = nbd.NewServer(nbd.Config{
 		Exports: []*nbd.Export{a.export}, OnError: a.opt.OnError, MaxConns: nbd.DefaultMaxConns + a.opt.Connections, OnDisconnect: a.disconnected,
@@ -576,7 +578,7 @@ func (a *Attachment) stop() error {
 		_ = a.closeVolume() // it is told behind this
 		return errors.Join(<-down, fmt.Errorf("requests that the target did not answer within %v were given up; what was written since the last flush may be lost", 2*limit))
 	}
-	if a.export.ReadOnly || a.lun.Info().ReadOnly {
+	if a.unwritten() {
 		return err
 	}
 	// A flush may wait for a target that is away; closing the volume ends it then.
@@ -592,6 +594,11 @@ func (a *Attachment) stop() error {
 		err = errors.Join(err, fmt.Errorf("the last flush failed; what was written since the one before may be lost: %w", ferr))
 	}
 	return err
+}
+
+// unwritten reports whether nobody could write: a volume that is read-only only now may hold what was written before.
+func (a *Attachment) unwritten() bool {
+	return a.export.ReadOnly || a.protected && a.lun.Info().ReadOnly
 }
 
 // closeVolume closes the volume, once.

@@ -38,11 +38,12 @@ type fakeLUN struct {
 	begun   atomic.Int64  // requests
 	size    atomic.Int64  // 0: that of data
 	cached  bool          // the target has a volatile cache
+	ro      atomic.Bool   // the volume is write-protected
 	resized func(blockdev.Info)
 }
 
 func (l *fakeLUN) Info() blockdev.Info {
-	return blockdev.Info{Size: cmp.Or(l.size.Load(), int64(len(l.data))), BlockSize: 512, PhysBlockSize: 4096, WriteCache: l.cached}
+	return blockdev.Info{Size: cmp.Or(l.size.Load(), int64(len(l.data))), BlockSize: 512, PhysBlockSize: 4096, WriteCache: l.cached, ReadOnly: l.ro.Load()}
 }
 
 // resize gives the volume another size, and tells who has asked for it last.
@@ -323,6 +324,30 @@ func TestDetachWhileTheTargetIsAway(t *testing.T) {
 	}
 	if flushes, closed := l.counts(); flushes != 0 || closed != 1 {
 		t.Errorf("%d flushes, closed %d times", flushes, closed)
+	}
+}
+
+// A volume that has become read-only holds what was written before; one that was and is, nothing.
+func TestLastFlushOfAReadOnlyVolume(t *testing.T) {
+	for _, c := range []struct {
+		before, after, export bool
+		want                  int
+	}{{false, false, false, 1}, {false, true, false, 1}, {true, false, false, 1}, {true, true, false, 0}, {false, false, true, 0}} {
+		l := &fakeLUN{data: make([]byte, 1<<20)}
+		l.ro.Store(c.before)
+		opt := options(t, l)
+		opt.ReadOnly = c.export
+		a, _, err := Attach(t.Context(), opt)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.ro.Store(c.after)
+		if err := detached(t, a); err != nil {
+			t.Error(err)
+		}
+		if flushes, _ := l.counts(); flushes != c.want {
+			t.Errorf("%+v: %d flushes", c, flushes)
+		}
 	}
 }
 

@@ -168,7 +168,7 @@ func (t *taking) discard() {
 // begin goes on with what has been taken over.
 func (t *taking) begin(path string) (err error) {
 	a, r := t.a, &t.offer.Record
-	a.Record = *r
+	a.Record, a.protected = *r, r.ReadOnly
 	a.Record.path, a.Record.PID, a.Record.Taken, a.Record.Recovered = path, os.Getpid(), time.Now().Truncate(time.Second), false
 	a.later(func() error { return a.endRecord(path) })
 	a.later(a.closeVolume)

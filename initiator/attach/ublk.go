@@ -81,7 +81,9 @@ func (a *Attachment) makeUblk(index int) error {
 	if err != nil {
 		return err
 	}
-	a.Record.Recovered = left != ""
+	if a.Record.Recovered = left != ""; a.Record.Recovered {
+		a.protected = false // the process before may have written
+	}
 	a.keepUblk(d, size)
 	return nil
 }

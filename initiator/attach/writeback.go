@@ -16,7 +16,7 @@ const noticeAfter = time.Second
 // kernel cannot be called back. What is not written by then is lost with the
 // device, and the error says so.
 func (a *Attachment) writeBack(path string, sync func(string) error) error {
-	if a.export.ReadOnly || a.lun.Info().ReadOnly {
+	if a.unwritten() {
 		return nil
 	}
 	done := make(chan error, 1)

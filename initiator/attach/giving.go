@@ -235,10 +235,14 @@ func AskUpgrade(ctx context.Context, dir, key, binary string, patience time.Dura
 	if err := c.SetDeadline(end); err != nil {
 		return up, err
 	}
+	defer context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })()
 	if err := json.NewEncoder(c).Encode(q); err != nil {
 		return up, err
 	}
 	if err := json.NewDecoder(io.LimitReader(c, maxRequest)).Decode(&up); err != nil {
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
 		return up, fmt.Errorf("process %d has not answered: %w", r.PID, err)
 	}
 	if up.Error != "" {

@@ -1,6 +1,7 @@
 package attach
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -437,5 +438,43 @@ func TestSuccessorArgs(t *testing.T) {
 	}
 	if filepath.Base(controlPath("/run/attach-1.json")) != "attach-1.ctl" {
 		t.Error(controlPath("/run/attach-1.json"))
+	}
+}
+
+// Who does not want to wait for an upgrade any more need not.
+func TestUpgradeInterrupted(t *testing.T) {
+	dir, url := t.TempDir(), "iser://h/x/0"
+	path := recordPath(dir, url)
+	f, _, err := lockRecord(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	l, err := net.Listen("unix", controlPath(path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if err := (&Record{URL: url, PID: os.Getpid(), Control: controlPath(path)}).write(f); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() {
+		_, err := AskUpgrade(ctx, dir, url, "", 0)
+		ended <- err
+	}()
+	c, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := bufio.NewReader(c).ReadString('\n'); err != nil { // it has asked, and waits
+		t.Fatal(err)
+	}
+	cancel()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Error(err)
 	}
 }

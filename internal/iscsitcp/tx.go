@@ -110,7 +110,7 @@ func (t *transmitter) Drained() bool {
 		c.lingerEnd = time.Now().Add(c.cfg.Linger)
 		c.sk.SetReadDeadline(c.lingerEnd)
 	}
-	if c.finOwed = c.sk.Finish() == sockio.ErrAgain; c.finOwed {
+	if c.finOwed = sockio.Finish(c.sk) == sockio.ErrAgain; c.finOwed {
 		return false
 	}
 	_ = c.sk.CloseWrite()

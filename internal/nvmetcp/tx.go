@@ -130,7 +130,7 @@ func (t *transmitter) Drained() bool {
 		c.lingerEnd = time.Now().Add(c.linger)
 		c.sk.SetReadDeadline(c.lingerEnd)
 	}
-	if c.finOwed = c.sk.Finish() == sockio.ErrAgain; c.finOwed {
+	if c.finOwed = sockio.Finish(c.sk) == sockio.ErrAgain; c.finOwed {
 		return false
 	}
 	_ = c.sk.CloseWrite()

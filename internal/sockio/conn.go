@@ -122,18 +122,9 @@ func (c *Conn) SetReadDeadline(t time.Time) { _ = c.nc.SetReadDeadline(t) }
 // SetWriteDeadline bounds the waits of WriteLoop; zero means no bound.
 func (c *Conn) SetWriteDeadline(t time.Time) { _ = c.nc.SetWriteDeadline(t) }
 
-// Finish has a layer say that nothing follows what has been written. ErrAgain: the socket is full, and Finish is
-// to be called again when it has room.
-func (c *Conn) Finish() error {
-	if c.ly == nil {
-		return nil
-	}
-	return c.ly.End(c)
-}
-
 // CloseWrite sends FIN behind what has been written, and behind what Finish has to say, if that goes now.
 func (c *Conn) CloseWrite() error {
-	_ = c.Finish()
+	_ = Finish(c)
 	c.endTap(false)
 	return unix.Shutdown(c.fd, unix.SHUT_WR)
 }

@@ -26,6 +26,15 @@ type Layer interface {
 	End(c *Conn) error
 }
 
+// Finish has the layer of c, if there is one, say that nothing follows what has been written. ErrAgain: the socket is
+// full, and Finish is to be called again when it has room.
+func Finish(c *Conn) error {
+	if c.ly == nil {
+		return nil
+	}
+	return c.ly.End(c)
+}
+
 // Recv is what Read is without layers.
 func (c *Conn) Recv(p []byte) (int, error) { return c.recv(p, syscall.MSG_DONTWAIT) }
 

@@ -107,7 +107,7 @@ func writeAll(s *sockio.Conn, r *rand.Rand, p []byte) error {
 // finish ends the stream, once the layer has said so.
 func finish(s *sockio.Conn) (err error) {
 	werr := s.WriteLoop(func(uintptr) bool {
-		err = s.Finish()
+		err = sockio.Finish(s)
 		return err != sockio.ErrAgain
 	})
 	return errors.Join(werr, err, s.CloseWrite())

@@ -193,7 +193,7 @@ func (t *taking) begin(path string) (err error) {
 	if kindOf(r.Device) == deviceUblk {
 		<-t.vol.gone // the driver gives the device to nobody before
 		size := a.lun.Info().Size
-		d, err := ublk.Recover(context.Background(), r.Device, a.lun, a.client, a.opt.ReadOnly)
+		d, err := ublk.Recover(context.Background(), r.Device, a.lun, a.client, false) // parseState has compared that
 		if err != nil {
 			_ = t.ln.Close()
 			return err

@@ -70,6 +70,7 @@ iser-target serve --takeover, with the other options as the running process has 
 func printUpgraded(cmd *cobra.Command, u admin.Upgraded, asJSON bool) error {
 	out := cmd.OutOrStdout()
 	if asJSON {
+		u.Carried, u.Closed = append([]string{}, u.Carried...), append([]string{}, u.Closed...) // lists, also where there is nothing
 		e := json.NewEncoder(out)
 		e.SetIndent("", "  ")
 		return e.Encode(u)

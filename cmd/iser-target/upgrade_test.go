@@ -88,6 +88,9 @@ func gone(pid int) bool {
 // upgrade replaces the process.
 func (s *served) upgrade(args ...string) (u admin.Upgraded, err error) {
 	code, out := command(s.t, append([]string{"upgrade", "--socket", s.socket, "--json"}, args...)...)
+	if code == 0 && strings.Contains(out, "null") {
+		s.t.Errorf("no list:\n%s", out)
+	}
 	if code != 0 {
 		return u, errors.New(out)
 	}

@@ -377,6 +377,7 @@ func (c *command) runUpgrade(ctx context.Context, out io.Writer, key string) err
 	case err != nil:
 		return err
 	case c.json:
+		up.Carried, up.Closed = append([]string{}, up.Carried...), append([]string{}, up.Closed...) // lists, also where there is nothing
 		return printJSON(out, up)
 	}
 	fmt.Fprintf(out, "process %d has taken over from %d; the pause was %v\n", up.New, up.Old, up.Pause.Round(100*time.Microsecond))

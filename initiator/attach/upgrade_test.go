@@ -406,8 +406,9 @@ func TestUpgradeTellsSystemd(t *testing.T) {
 		t.Error(s)
 	}
 	var up Upgraded
-	if err := json.Unmarshal([]byte(x.run("--upgrade", "--json", x.url)), &up); err != nil {
-		t.Fatal(err)
+	out := x.run("--upgrade", "--json", x.url)
+	if err := json.Unmarshal([]byte(out), &up); err != nil || up.Closed == nil {
+		t.Fatal(err, out)
 	}
 	words := []string{said(), said()}
 	slices.Sort(words)

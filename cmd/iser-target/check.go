@@ -156,24 +156,28 @@ type stores []store
 
 type store struct {
 	config.Volume
+	path string
 	os.FileInfo
 }
 
-// add notes that of v, or says whose it is already.
+// add notes those of v, or says whose one is already. Volumes of one group share them, and so may files that are only read.
 func (s *stores) add(v config.Volume) error {
-	if v.Path == "" {
-		return nil
+	paths := v.Devices
+	if v.Path != "" {
+		paths = []string{v.Path}
 	}
-	st, err := os.Stat(v.Path)
-	if err != nil {
-		return nil // it is to be created
-	}
-	for _, o := range *s {
-		if os.SameFile(o.FileInfo, st) && !(v.ReadOnly && o.ReadOnly) {
-			return fmt.Errorf("volume %s: %s is %s, that of volume %s; a file is served as one volume", v.Name, v.Path, o.Path, o.Volume.Name)
+	for _, path := range paths {
+		st, err := os.Stat(path)
+		if err != nil {
+			continue // it is to be created
 		}
+		for _, o := range *s {
+			if shared := o.VG == v.VG && (v.VG != "" || v.ReadOnly && o.ReadOnly); !shared && os.SameFile(o.FileInfo, st) {
+				return fmt.Errorf("volume %s: %s is %s, which volume %s has; a file is served as one volume", v.Name, path, o.path, o.Volume.Name)
+			}
+		}
+		*s = append(*s, store{v, path, st})
 	}
-	*s = append(*s, store{v, st})
 	return nil
 }
 

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"softiser/blockdev/file"
+	"softiser/config"
 	"softiser/internal/loopback"
 )
 
@@ -114,7 +115,7 @@ portals: [{listen: "ADDR"}]
 volumes: [{name: a, type: file, path: a.img, read_only: %[1]t}, {name: b, type: file, path: b.img, read_only: %[1]t}]
 targets: [{iqn: "iqn.2026-11.test:a", luns: [{lun: 0, volume: a}, {lun: 1, volume: b}]}]
 `, readOnly))
-		if code, out := command(t, "check", "--config", f); code != want || want != 0 && !strings.Contains(out, "b.img is "+filepath.Join(dir, "a.img")+", that of volume a") || strings.Contains(out, "all is well") {
+		if code, out := command(t, "check", "--config", f); code != want || want != 0 && !strings.Contains(out, "b.img is "+filepath.Join(dir, "a.img")+", which volume a has") || strings.Contains(out, "all is well") {
 			t.Errorf("read-only %t: exit %d\n%s", readOnly, code, out)
 		}
 		o, stop := start(t, "--config", f, "--log-level", "warn")
@@ -122,6 +123,30 @@ targets: [{iqn: "iqn.2026-11.test:a", luns: [{lun: 0, volume: a}, {lun: 1, volum
 			t.Errorf("serve differs:\n%s", o)
 		}
 		stop()
+	}
+}
+
+// A disk of a volume group is not served as a file besides; volumes of one group share their disks.
+func TestCheckFindsADiskOfAGroup(t *testing.T) {
+	disk := filepath.Join(t.TempDir(), "d.img")
+	if err := os.WriteFile(disk, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	whole := config.Volume{Name: "whole", Type: config.VolumeFile, Path: disk, ReadOnly: true}
+	lv := func(vg, name string) config.Volume {
+		return config.Volume{Name: vg + name, Type: config.VolumeLVM, VG: vg, LV: name, Devices: []string{disk + ".none", disk}, ReadOnly: true}
+	}
+	for _, c := range []struct {
+		a, b config.Volume
+		ok   bool
+	}{{lv("v", "x"), lv("v", "y"), true}, {lv("v", "x"), whole, false}, {whole, lv("v", "x"), false}, {lv("v", "x"), lv("w", "x"), false}} {
+		var s stores
+		if err := s.add(c.a); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.add(c.b); (err == nil) != c.ok || err != nil && !strings.Contains(err.Error(), disk+", which volume "+c.a.Name+" has") {
+			t.Errorf("%s and %s: %v", c.a.Name, c.b.Name, err)
+		}
 	}
 }
 

@@ -173,7 +173,7 @@ func (s *stores) add(v config.Volume) error {
 		}
 		for _, o := range *s {
 			if shared := o.VG == v.VG && (v.VG != "" || v.ReadOnly && o.ReadOnly); !shared && os.SameFile(o.FileInfo, st) {
-				return fmt.Errorf("volume %s: %s is %s, which volume %s has; a file is served as one volume", v.Name, path, o.path, o.Volume.Name)
+				return fmt.Errorf("volume %s: %s and %s of volume %s are one file, and a file is served as one volume", v.Name, path, o.path, o.Volume.Name)
 			}
 		}
 		*s = append(*s, store{v, path, st})

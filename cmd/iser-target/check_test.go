@@ -115,7 +115,7 @@ portals: [{listen: "ADDR"}]
 volumes: [{name: a, type: file, path: a.img, read_only: %[1]t}, {name: b, type: file, path: b.img, read_only: %[1]t}]
 targets: [{iqn: "iqn.2026-11.test:a", luns: [{lun: 0, volume: a}, {lun: 1, volume: b}]}]
 `, readOnly))
-		if code, out := command(t, "check", "--config", f); code != want || want != 0 && !strings.Contains(out, "b.img is "+filepath.Join(dir, "a.img")+", which volume a has") || strings.Contains(out, "all is well") {
+		if code, out := command(t, "check", "--config", f); code != want || want != 0 && !strings.Contains(out, "b.img and "+filepath.Join(dir, "a.img")+" of volume a are one file") || strings.Contains(out, "all is well") {
 			t.Errorf("read-only %t: exit %d\n%s", readOnly, code, out)
 		}
 		o, stop := start(t, "--config", f, "--log-level", "warn")
@@ -144,7 +144,7 @@ func TestCheckFindsADiskOfAGroup(t *testing.T) {
 		if err := s.add(c.a); err != nil {
 			t.Fatal(err)
 		}
-		if err := s.add(c.b); (err == nil) != c.ok || err != nil && !strings.Contains(err.Error(), disk+", which volume "+c.a.Name+" has") {
+		if err := s.add(c.b); (err == nil) != c.ok || err != nil && !strings.Contains(err.Error(), disk+" of volume "+c.a.Name+" are one file") {
 			t.Errorf("%s and %s: %v", c.a.Name, c.b.Name, err)
 		}
 	}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 
 	"github.com/spf13/cobra"
@@ -113,7 +112,7 @@ func servedBy(ctx context.Context, cfg *config.Config, sock *socketFlag) (served
 // what is in use, unless "".
 func checkVolumes(w io.Writer, cfg *config.Config, served map[string]bool, inUse string) error {
 	named := namedVolumes(cfg)
-	var before stores
+	var before []config.Volume
 	bad := 0
 	for _, v := range cfg.Volumes {
 		if cfg.HA.GroupOf(v.Name) != nil {
@@ -128,7 +127,8 @@ func checkVolumes(w io.Writer, cfg *config.Config, served map[string]bool, inUse
 			fmt.Fprintf(w, "iser-target: volume %s: %s\n", v.Name, r)
 		}
 		if err == nil && named[v.Name] {
-			err = before.add(v)
+			err = alone(v, before)
+			before = append(before, v)
 		}
 		if err != nil && !named[v.Name] {
 			fmt.Fprintf(w, "iser-target: volume %s: no LUN and no namespace names it, so that serve leaves it alone; it could not be opened: %v\n", v.Name, err)
@@ -151,32 +151,13 @@ func checkVolumes(w io.Writer, cfg *config.Config, served map[string]bool, inUse
 	return exit(exitDegraded, fmt.Errorf("%d of %d volumes cannot be opened; serve would start without them", bad, len(named)))
 }
 
-// stores are the files and devices of volumes. Paths may differ that lead to one.
-type stores []store
-
-type store struct {
-	config.Volume
-	path string
-	os.FileInfo
-}
-
-// add notes those of v, or says whose one is already. Volumes of one group share them, and so may files that are only read.
-func (s *stores) add(v config.Volume) error {
-	paths := v.Devices
-	if v.Path != "" {
-		paths = []string{v.Path}
-	}
-	for _, path := range paths {
-		st, err := os.Stat(path)
-		if err != nil {
-			continue // it is to be created
+// alone says with which of others a volume has a file in common that it does not share with it: volumes of one group
+// do, and files that are only read.
+func alone(v config.Volume, others []config.Volume) error {
+	for _, o := range others {
+		if shared := o.VG == v.VG && (v.VG != "" || v.ReadOnly && o.ReadOnly); !shared && registry.ShareStore(o, v) {
+			return fmt.Errorf("volume %s: it has a file in common with volume %s, and a file is served as one volume", v.Name, o.Name)
 		}
-		for _, o := range *s {
-			if shared := o.VG == v.VG && (v.VG != "" || v.ReadOnly && o.ReadOnly); !shared && os.SameFile(o.FileInfo, st) {
-				return fmt.Errorf("volume %s: %s and %s of volume %s are one file, and a file is served as one volume", v.Name, path, o.path, o.Volume.Name)
-			}
-		}
-		*s = append(*s, store{v, path, st})
 	}
 	return nil
 }

@@ -70,13 +70,13 @@ func (f *forecast) obstacle(ctx context.Context, v config.Volume) string {
 		if v.Type == config.VolumeLVM && f.stores.lvs.Group(v.VG) != nil {
 			return true // one group, many volumes
 		}
-		return slices.ContainsFunc(volumes.all(), func(o *openVolume) bool { return f.closes(o) && shareStore(volumes.description(o), v) })
+		return slices.ContainsFunc(volumes.all(), func(o *openVolume) bool { return f.closes(o) && ShareStore(volumes.description(o), v) })
 	})
 	return text(err)
 }
 
-// shareStore reports whether a file or device, by whatever name, lies behind both volumes.
-func shareStore(a, b config.Volume) bool {
+// ShareStore reports whether a file or device, by whatever name, lies behind both volumes.
+func ShareStore(a, b config.Volume) bool {
 	return slices.ContainsFunc(storeFiles(a), func(x os.FileInfo) bool {
 		return slices.ContainsFunc(storeFiles(b), func(y os.FileInfo) bool { return os.SameFile(x, y) })
 	})

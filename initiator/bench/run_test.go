@@ -158,6 +158,7 @@ func TestRunRefused(t *testing.T) {
 		{f, "[a]\nrw=write\nverify=crc32c\n[b]\nrw=write", "overwrites at the same time"},
 		{f, "[a]\nrw=write\nverify=crc32c\n[b]\nrw=write\nuri=fake://", "overwrites at the same time"},
 		{named, elsewhere, "overwrites at the same time"},
+		{f, "[a]\nrw=write\nverify=crc32c\nverify_only\n[b]\nrw=write", "overwrites at the same time"},
 	} {
 		_, err := runText(t, tc.f, tc.text)
 		if err == nil || !strings.Contains(err.Error(), tc.want) {

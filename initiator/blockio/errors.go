@@ -17,8 +17,8 @@ func (e *ConfigError) Unwrap() error { return e.Err }
 // Errors of requests, besides those of package blockdev and of the wire.
 var (
 	// ErrOutcomeUnknown ends a command that must not be repeated (a compare and
-	// write, a raw CDB) and whose connection was lost before its status came:
-	// the target may or may not have carried it out.
+	// write, a raw CDB, a change that was cancelled: see Unknown) and whose connection was lost
+	// before its status came: the target may or may not have carried it out.
 	ErrOutcomeUnknown = errors.New("initiator: connection lost before the status arrived; whether the command was carried out is unknown")
 	// ErrSessionLost ends what was outstanding when a session or an association was
 	// given up.

@@ -100,9 +100,7 @@ func (r volumeRequest) forbiddenStill() nvme.Status {
 	if s := r.forbidden(); s != nvme.Success {
 		return s
 	}
-	vol := r.ns.vol
-	vol.Touched()
-	if vol.Journal.Stuck() && vol.Journal.Unstick(r.Stop()) != nil {
+	if r.ns.vol.BeforeChange(blockdev.Wait, r.Stop()) != nil {
 		return nvme.InternalError
 	}
 	return nvme.Success
@@ -134,18 +132,15 @@ func (r volumeRequest) enable() {
 		r.end(s)
 		return
 	}
-	if r.row.access == volume.Writes {
-		r.ns.vol.Touched()
-		if r.ns.vol.Journal.Stuck() {
-			r.toWorker(func(r volumeRequest) {
-				if r.ns.vol.Journal.Unstick(r.Stop()) != nil {
-					r.end(nvme.InternalError)
-					return
-				}
-				r.pace()
-			})
-			return
-		}
+	if r.row.access == volume.Writes && r.ns.vol.BeforeChange(blockdev.NoWait, nil) != nil {
+		r.toWorker(func(r volumeRequest) {
+			if r.ns.vol.BeforeChange(blockdev.Wait, r.Stop()) != nil {
+				r.end(nvme.InternalError)
+				return
+			}
+			r.pace()
+		})
+		return
 	}
 	r.pace()
 }

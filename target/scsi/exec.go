@@ -1,8 +1,8 @@
 package scsi
 
 import (
+	"softiser/blockdev"
 	"softiser/internal/spc"
-
 	"softiser/target/volume"
 )
 
@@ -97,18 +97,15 @@ func (t *Task) enable() {
 		t.status(spc.StatusReservationConflict)
 		return
 	}
-	if t.writes() {
-		lu.vol.Touched()
-		if lu.vol.Journal.Stuck() {
-			t.toWorker(func(t *Task) {
-				if t.lu.vol.Journal.Unstick(t.Stop()) != nil {
-					t.fail(spc.KeyHardware, spc.ASCInternalFailure)
-					return
-				}
-				t.start()
-			})
-			return
-		}
+	if t.writes() && lu.vol.BeforeChange(blockdev.NoWait, nil) != nil {
+		t.toWorker(func(t *Task) {
+			if t.lu.vol.BeforeChange(blockdev.Wait, t.Stop()) != nil {
+				t.fail(spc.KeyHardware, spc.ASCInternalFailure)
+				return
+			}
+			t.start()
+		})
+		return
 	}
 	t.start()
 }

@@ -1,6 +1,7 @@
 package scsi
 
 import (
+	"softiser/blockdev"
 	"softiser/internal/spc"
 	"softiser/target/volume"
 )
@@ -41,13 +42,11 @@ func (t *Task) refuse(g volume.Gate) {
 // waited for it. Commands that have begun go on when the unit moves to another node. When it reports
 // false it has ended the task. It waits for storage.
 func (t *Task) enabledStill() bool {
-	vol := t.lu.vol
 	if g := t.lu.gates() & t.op.gates &^ volume.Closed; g != 0 {
 		t.refuse(g)
 		return false
 	}
-	vol.Touched()
-	if vol.Journal.Stuck() && vol.Journal.Unstick(t.Stop()) != nil {
+	if t.lu.vol.BeforeChange(blockdev.Wait, t.Stop()) != nil {
 		t.fail(spc.KeyHardware, spc.ASCInternalFailure)
 		return false
 	}

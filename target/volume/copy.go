@@ -117,11 +117,8 @@ func (c *Copy) piece(v *Volume, kind Hold, off, n int64, f func() error) error {
 		return ErrFenced
 	}
 	if kind == HoldWrite {
-		v.Touched()
-		if v.Journal.Stuck() {
-			if err := v.Journal.Unstick(c); err != nil {
-				return err
-			}
+		if err := v.BeforeChange(blockdev.Wait, c); err != nil {
+			return err
 		}
 	}
 	err := f()

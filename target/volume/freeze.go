@@ -56,7 +56,7 @@ func (f *freeze) wait(ctx context.Context) error {
 			return fmt.Errorf("%s: commands are still under way: %w", v.first().name, ctx.Err())
 		}
 	}
-	if v.Journal.Stuck() {
+	if v.Journal.stuck.Load() {
 		return fmt.Errorf("%s: %w", v.first().name, errStuck)
 	}
 	return nil

@@ -25,7 +25,7 @@ import (
 //
 // After a crash in the middle the old data go back before the volume is served. If
 // the device takes neither the new nor the old data, the entry stays for the next
-// start, but no longer than until somebody writes: see Unstick. An atomic write over
+// start, but no longer than until somebody writes: see BeforeChange. An atomic write over
 // marked blocks (marks.go) is over when the state file has neither the marks nor an entry
 // that it takes for valid: one save does both, and the entry is cleared behind it.
 // A device that forgets everything anyway needs no journal; a volume that has
@@ -113,13 +113,24 @@ func (j *Journal) putBack(old []byte, off int64, stop blockdev.Stop) error {
 	return j.vol.dev.FlushRange(off, int64(len(old)))
 }
 
-// Stuck reports whether Unstick has to be called before anything is written.
-func (j *Journal) Stuck() bool { return j.stuck.Load() }
+// BeforeChange has to succeed before a command that may change blocks now changes the first of them. The
+// volume does not count as erased any more, and an atomic write that could not be undone, or whose entry
+// could not be cleared, is given up: the next start would put its old data over what is newer. With NoWait
+// it fails with ErrWouldBlock instead of waiting for storage, which is rare.
+func (v *Volume) BeforeChange(m blockdev.Mode, stop blockdev.Stop) error {
+	v.touched()
+	if !v.Journal.stuck.Load() {
+		return nil
+	}
+	if m == blockdev.NoWait {
+		return blockdev.ErrWouldBlock
+	}
+	return v.Journal.unstick(stop)
+}
 
-// Unstick ends the life of an entry that could not be undone, or not cleared,
-// before anything newer is written: the next start would put the old data back
-// over it. The device gets one more chance to take them. It waits for storage.
-func (j *Journal) Unstick(stop blockdev.Stop) error {
+// unstick ends the life of an entry that could not be undone, or not cleared. The device gets one more
+// chance to take the old data. It waits for storage.
+func (j *Journal) unstick(stop blockdev.Stop) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if !j.stuck.Load() {

@@ -209,7 +209,7 @@ func TestJournalSteps(t *testing.T) {
 		if dir, err := j.v.Journal.Write(fill(journalledLen, b), journalledAt, context.Background()); err != nil || dir != Writing {
 			t.Errorf("%v, %v", dir, err)
 		}
-		if !bytes.Equal(j.content(journalledLen), fill(journalledLen, b)) || j.entry() || j.v.Journal.Stuck() {
+		if !bytes.Equal(j.content(journalledLen), fill(journalledLen, b)) || j.entry() || j.v.Journal.stuck.Load() {
 			t.Error("not written, or the entry is there")
 		}
 	}
@@ -255,7 +255,7 @@ func TestJournalEveryFailure(t *testing.T) {
 				if (err != nil) != (i < took) {
 					t.Fatalf("%s: %v after %q", name, err, j.steps)
 				}
-				stuck := j.v.Journal.Stuck()
+				stuck := j.v.Journal.stuck.Load()
 				if i == k && i < 8 && stuck {
 					t.Fatalf("%s: stuck after %q", name, j.steps)
 				}
@@ -265,7 +265,7 @@ func TestJournalEveryFailure(t *testing.T) {
 				if crash {
 					j.again()
 				} else if stuck {
-					if err := j.v.Journal.Unstick(context.Background()); err != nil {
+					if err := j.v.Journal.unstick(context.Background()); err != nil {
 						t.Fatalf("%s: %v", name, err)
 					}
 				}
@@ -275,7 +275,7 @@ func TestJournalEveryFailure(t *testing.T) {
 				if !bytes.Equal(got, want) && (err == nil || !bytes.Equal(got, now)) {
 					t.Fatalf("%s: %q left %x", name, j.steps, got)
 				}
-				if j.v.Journal.Stuck() || j.entry() {
+				if j.v.Journal.stuck.Load() || j.entry() {
 					t.Fatalf("%s: the entry is still there", name)
 				}
 				j.set(later)
@@ -333,16 +333,16 @@ func TestJournalPutsBackWhatDiffers(t *testing.T) {
 // before it does it first.
 func TestUnstickOnce(t *testing.T) {
 	old := fill(journalledLen, 1)
-	for _, first := range []string{"Unstick", "Write"} {
+	for _, first := range []string{"unstick", "Write"} {
 		j := newJournalled(t)
 		j.begin()
 		j.set(old)
 		j.fails = func(n int) bool { return n > 6 } // nothing can be undone
-		if _, err := j.v.Journal.Write(fill(journalledLen, 2), journalledAt, context.Background()); err == nil || !j.v.Journal.Stuck() {
+		if _, err := j.v.Journal.Write(fill(journalledLen, 2), journalledAt, context.Background()); err == nil || !j.v.Journal.stuck.Load() {
 			t.Fatalf("%v, %q", err, j.steps)
 		}
 		undone := []string{"read", "write 2", "flush 3", "clear", "sync"} // the first block was
-		do := func() error { return j.v.Journal.Unstick(context.Background()) }
+		do := func() error { return j.v.Journal.unstick(context.Background()) }
 		if first == "Write" {
 			do = func() error {
 				dir, err := j.v.Journal.Write(fill(512, 7), 0, context.Background())
@@ -354,13 +354,13 @@ func TestUnstickOnce(t *testing.T) {
 		}
 		// As long as it cannot be cleared, it stays, and nothing is written.
 		j.steps, j.fails = nil, func(n int) bool { return n == 4 }
-		if err := do(); !errors.Is(err, errStep) || !j.v.Journal.Stuck() || !slices.Equal(j.steps, undone) {
+		if err := do(); !errors.Is(err, errStep) || !j.v.Journal.stuck.Load() || !slices.Equal(j.steps, undone) {
 			t.Errorf("%v after %q", err, j.steps)
 		}
 		undone[1] = "flush 3" // it is as it was already
 		undone = slices.Delete(undone, 2, 3)
 		j.steps, j.fails = nil, nil
-		if err := do(); err != nil || j.v.Journal.Stuck() || !slices.Equal(j.steps[:4], undone) {
+		if err := do(); err != nil || j.v.Journal.stuck.Load() || !slices.Equal(j.steps[:4], undone) {
 			t.Errorf("%v after %q", err, j.steps)
 		}
 		if first == "Write" {
@@ -370,7 +370,7 @@ func TestUnstickOnce(t *testing.T) {
 			}
 		}
 		j.steps = nil
-		if err := j.v.Journal.Unstick(context.Background()); err != nil || len(j.steps) != 0 {
+		if err := j.v.Journal.unstick(context.Background()); err != nil || len(j.steps) != 0 {
 			t.Errorf("once more: %v, %q", err, j.steps)
 		}
 		if !bytes.Equal(j.content(journalledLen), old) {
@@ -648,11 +648,11 @@ func TestWipe(t *testing.T) {
 	}
 	j.set(fill(journalledLen, 1))
 	j.fails = func(n int) bool { return n > 6 }
-	if err := write(j, 2); err == nil || !j.v.Journal.Stuck() {
+	if err := write(j, 2); err == nil || !j.v.Journal.stuck.Load() {
 		t.Fatalf("%v, %q", err, j.steps)
 	}
 	j.fails = nil
-	if err := j.v.Journal.wipe(); err != nil || j.v.Journal.Stuck() || !zeroes(j) {
+	if err := j.v.Journal.wipe(); err != nil || j.v.Journal.stuck.Load() || !zeroes(j) {
 		t.Errorf("a stuck one: %v", err)
 	}
 	j.steps = nil

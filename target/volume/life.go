@@ -135,7 +135,7 @@ func (v *Volume) shut() {
 	if v.Gates()&Closed != 0 { // Deactivate has done the rest
 		return
 	}
-	done := !v.Journal.Stuck() && v.Marked() == 0
+	done := !v.Journal.stuck.Load() && v.Marked() == 0
 	v.Journal.close()
 	if done {
 		v.tie.release()

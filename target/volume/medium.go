@@ -61,8 +61,8 @@ func (m *medium) Forgetful() bool {
 	return b == "mem" || b == "null"
 }
 
-// Touched notes that the device is about to be written.
-func (m *medium) Touched() {
+// touched notes that the device is about to be written.
+func (m *medium) touched() {
 	if m.erased.Load() {
 		m.erased.Store(false)
 	}

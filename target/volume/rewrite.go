@@ -136,7 +136,7 @@ func (z *Rewriter) Begin(o Rewrite) (*Outcome, error) {
 	z.mu.Lock()
 	z.now = o
 	z.done, z.total = 0, z.vol.Geo().Blocks*uint64(o.Passes)
-	z.vol.Touched()
+	z.vol.touched()
 	z.vol.SetGate(o.Kind.running(), true)
 	z.vol.SetGate(SanitizeFailed|Corrupt, false)
 	z.mu.Unlock()

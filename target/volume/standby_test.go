@@ -37,7 +37,7 @@ func TestStuckEntryStays(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.v.Deactivate(false)
-	if b.v.Journal.Stuck() {
+	if b.v.Journal.stuck.Load() {
 		t.Error("the entry is still to be put back here")
 	}
 }

@@ -397,7 +397,7 @@ func TestTieOfWhatIsNotUndone(t *testing.T) {
 	j.begin()
 	j.write(2)
 	j.steps, j.fails = nil, func(n int) bool { return n > 4 } // nothing can be undone
-	if _, err := j.v.Journal.Write(fill(journalledLen, 3), journalledAt, context.Background()); err == nil || !j.v.Journal.Stuck() {
+	if _, err := j.v.Journal.Write(fill(journalledLen, 3), journalledAt, context.Background()); err == nil || !j.v.Journal.stuck.Load() {
 		t.Fatalf("%v, %q", err, j.steps)
 	}
 	j.fails = nil

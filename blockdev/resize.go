@@ -5,7 +5,7 @@ import "sync"
 // ResizeHooks is the list of functions to call after a resize. The zero value
 // is ready; devices embed it to implement OnResize.
 type ResizeHooks struct {
-	telling sync.Mutex // held by Tell; taken before mu
+	telling sync.Mutex // held by Tell and Change; taken before mu
 
 	mu        sync.Mutex // guards what follows; not held while a function is called
 	next      int
@@ -51,6 +51,18 @@ func (h *ResizeHooks) Tell(info func() Info) {
 	h.telling.Lock()
 	defer h.telling.Unlock()
 	h.call(info())
+}
+
+// Change is Tell behind change, unless that fails. No other Change comes in between: whoever keeps
+// something for blocks that a shrink takes away hears of it before the device grows again.
+func (h *ResizeHooks) Change(change func() error, info func() Info) error {
+	h.telling.Lock()
+	defer h.telling.Unlock()
+	if err := change(); err != nil {
+		return err
+	}
+	h.call(info())
+	return nil
 }
 
 // Report is Tell for those who must not wait for functions that others call: it is left to who

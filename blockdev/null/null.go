@@ -170,9 +170,7 @@ func (d *Device) Resize(n int64) error {
 	if err := blockdev.CheckGeometry(n, d.info.BlockSize, d.info.PhysBlockSize); err != nil {
 		return err
 	}
-	d.size.Store(n)
-	d.hooks.Tell(d.Info)
-	return nil
+	return d.hooks.Change(func() error { d.size.Store(n); return nil }, d.Info)
 }
 
 // Close implements blockdev.Device.

@@ -1,6 +1,7 @@
 package backing
 
 import (
+	"errors"
 	"fmt"
 	"io"
 
@@ -21,11 +22,7 @@ func (v *Volume) Resize(n int64) error {
 	if err := blockdev.CheckGeometry(n, v.cfg.Info.BlockSize, v.cfg.Info.PhysBlockSize); err != nil {
 		return err
 	}
-	if err := v.resize(n); err != nil {
-		return err
-	}
-	v.hooks.Tell(v.Info)
-	return nil
+	return v.hooks.Change(func() error { return v.resize(n) }, v.Info)
 }
 
 // resize changes the size within the address space that was reserved at opening. It does
@@ -138,35 +135,53 @@ func (m *mapped) forget(beyond int64) {
 // poll looks at the store for the watcher: a store that has grown makes the
 // volume grow if it follows, one that was truncated is noticed.
 func (v *Volume) poll() {
-	if v.pollSize() {
-		v.hooks.Tell(v.Info)
+	if v.outgrown() {
+		_ = v.hooks.Change(v.follow, v.Info) // errAsBefore
 	}
 }
 
-// pollSize is poll before anybody is told: it reports whether the volume has grown.
-func (v *Volume) pollSize() (grown bool) {
+var errAsBefore = errors.New("blockdev: the volume has not grown")
+
+// outgrown reports whether there is more of the store than of the volume that follows it. It notices a truncation.
+func (v *Volume) outgrown() bool {
 	v.resizeMu.Lock()
 	defer v.resizeMu.Unlock()
+	return v.pollSize() != 0
+}
+
+// follow has the volume grow to the size of its store; errAsBefore: it has not.
+func (v *Volume) follow() error {
+	v.resizeMu.Lock()
+	defer v.resizeMu.Unlock()
+	size := v.pollSize()
+	if size == 0 {
+		return errAsBefore
+	}
+	if v.cfg.Lock && v.lock(v.size.Load(), size) != nil {
+		return errAsBefore // it is tried again: the limit of the process may be raised
+	}
+	v.grow(size)
+	return nil
+}
+
+// pollSize returns the size that the volume is to grow to, as its store has; 0: none. Preconditions: resizeMu is held.
+func (v *Volume) pollSize() int64 {
 	if v.closed.Load() {
-		return false
+		return 0
 	}
 	have, err := v.cfg.StoreSize()
 	if err != nil {
-		return false
+		return 0
 	}
 	size := v.size.Load()
 	if have < size {
 		v.forget(have)
-		return false
+		return 0
 	}
 	v.shortened.Store(false)
 	have &^= v.mask
 	if !v.cfg.Follow || have <= size || have > int64(len(v.mem)) {
-		return false
+		return 0
 	}
-	if v.cfg.Lock && v.lock(size, have) != nil {
-		return false // it is tried again: the limit of the process may be raised
-	}
-	v.grow(have)
-	return true
+	return have
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"runtime"
+	"slices"
 	"sync/atomic"
 	"testing"
 
@@ -331,5 +332,43 @@ func TestFollowedGrowthIsLocked(t *testing.T) {
 	v.poll()
 	if n := v.Info().Size; n != 2<<20 || locked.Load() != n {
 		t.Errorf("the size is %d, %d bytes are locked", n, locked.Load())
+	}
+}
+
+// TestShrinkIsTold: whoever keeps something for each block hears of a shrink although the volume grows again
+// at once, while somebody is still being told of an earlier resize.
+func TestShrinkIsTold(t *testing.T) {
+	const size, end = 1 << 20, 1 << 19
+	v, _ := openFile(t, size, linux, nil)
+	var told []int64
+	busy, goOn := make(chan struct{}), make(chan struct{})
+	defer v.OnResize(func(i blockdev.Info) {
+		if told = append(told, i.Size); len(told) == 1 {
+			close(busy)
+			<-goOn
+		}
+	})()
+	ends := make(chan error)
+	resize := func(n int64) { ends <- v.Resize(n) }
+	go resize(2 * size)
+	<-busy
+	stacks := make([]byte, 1<<20)
+	for i, n := range []int64{end, size} {
+		go resize(n)
+		if !await.Until(func() bool {
+			all := stacks[:runtime.Stack(stacks, true)]
+			return bytes.Count(all, []byte("(*ResizeHooks).Change("))+bytes.Count(all, []byte("(*ResizeHooks).Tell(")) == i+2
+		}) {
+			t.Fatal("it does not wait for what is being told")
+		}
+	}
+	close(goOn)
+	for range 3 {
+		if err := <-ends; err != nil {
+			t.Error(err)
+		}
+	}
+	if !slices.Contains(told, end) {
+		t.Errorf("told %v", told)
 	}
 }

@@ -272,6 +272,19 @@ func (j *Journal) wipe() error {
 	return nil
 }
 
+// cut forgets what an entry that could not be undone has for blocks behind a new end: what is there when the
+// volume grows again is not to become the old data.
+func (j *Journal) cut(size int64) {
+	if !j.stuck.Load() {
+		return
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if left := max(0, size-j.off); left < int64(len(j.old)) {
+		j.old = j.old[:left]
+	}
+}
+
 // forget leaves an entry that could not be undone to whoever has the volume next: what is
 // put back here later would lie over what they have written.
 func (j *Journal) forget() {

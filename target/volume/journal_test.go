@@ -555,6 +555,34 @@ func TestUndoBehindTheEnd(t *testing.T) {
 	}
 }
 
+// TestStuckBehindTheEnd: what could not be undone, and was cut off then, is not undone in the blocks that the
+// volume has there when it has grown again; what is in front of the new end is.
+func TestStuckBehindTheEnd(t *testing.T) {
+	old := fill(journalledLen, 1)
+	for _, left := range []int{journalledLen - 512, 0} {
+		j := newJournalled(t)
+		j.begin()
+		j.set(old)
+		j.fails = func(n int) bool { return n > 6 } // nothing can be undone
+		if _, err := j.v.Journal.Write(fill(journalledLen, 2), journalledAt, context.Background()); err == nil || !j.v.Journal.stuck.Load() {
+			t.Fatalf("%v, %q", err, j.steps)
+		}
+		j.fails = nil
+		for _, size := range []int{journalledAt + left, journalledAt + journalledLen} {
+			if err := j.disk.Resize(int64(size)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := j.v.BeforeChange(blockdev.Wait, nil); err != nil || j.entry() {
+			t.Errorf("the entry is still there: %v", err)
+		}
+		if want := slices.Concat(old[:left], make([]byte, journalledLen-left)); !bytes.Equal(j.content(journalledLen), want) {
+			t.Errorf("with %d bytes left: the blocks have not what they had, and zeroes behind that", left)
+		}
+		j.end()
+	}
+}
+
 // TestUndoFails: a volume whose interrupted write cannot be undone, durably, or whose
 // journal cannot be read or cleared, is not served, and the next start tries again.
 func TestUndoFails(t *testing.T) {

@@ -49,6 +49,7 @@ func (v *Volume) listen() {
 	v.stops = append(v.stops, v.follow(func(i blockdev.Info) {
 		v.notify(Event{Kind: GeometryChanged})
 		v.cutMarks(i.Size)
+		v.Journal.cut(i.Size)
 	}))
 	if low, ok := v.dev.(blockdev.LowSpace); ok {
 		v.stops = append(v.stops, low.OnLowSpace(v.Space.low))

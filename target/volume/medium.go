@@ -41,9 +41,12 @@ func (m *medium) setGeometry(info blockdev.Info) {
 }
 
 // follow keeps the geometry that of the device until stop is called; changed is called, without locks,
-// when there is another one.
+// when there is another one. What a disk has grown by was not erased.
 func (m *medium) follow(changed func(blockdev.Info)) (stop func()) {
 	return m.dev.OnResize(func(i blockdev.Info) {
+		if i.Size > m.Geo().Info.Size {
+			m.erased.Store(false)
+		}
 		m.setGeometry(i)
 		changed(i)
 	})

@@ -359,15 +359,18 @@ func (z *Rewriter) carryOut(o *Rewrite) error {
 	saved := time.Now()
 	for ; o.Pass < o.Passes; o.Pass, o.Offset = o.Pass+1, 0 {
 		piece, write := z.pass(o)
-		for g := z.vol.Geo(); o.Offset < g.Info.Size; g = z.vol.Geo() {
-			n := min(piece, g.Info.Size-o.Offset)
+		size := func() int64 { return z.vol.dev.Info().Size }
+		for end := size(); o.Offset < end; end = size() {
+			n := min(piece, end-o.Offset)
 			if err := write(o.Offset, n); errors.Is(err, blockdev.ErrStopped) {
 				return errCancelled
+			} else if errors.Is(err, blockdev.ErrOutOfRange) && size() < end {
+				continue // it has become shorter meanwhile
 			} else if err != nil {
 				return err
 			}
 			o.Offset += n
-			if err := z.step(uint64(n) >> g.Shift); err != nil {
+			if err := z.step(uint64(n) >> z.vol.Geo().Shift); err != nil {
 				return err
 			}
 			if err := z.rest(o); err != nil {

@@ -357,6 +357,64 @@ func TestMergedIntoErased(t *testing.T) {
 	}
 }
 
+// allData is a disk that cannot tell holes from data.
+type allData struct{ eraser }
+
+func (allData) Extents(off, n int64) ([]blockdev.Extent, error) {
+	return []blockdev.Extent{{Off: off, Len: n, Data: true}}, nil
+}
+
+// TestGrownAfterErase: of a disk that has been erased, what it has grown by since is not taken for holes.
+func TestGrownAfterErase(t *testing.T) {
+	d := newRewritten(t, 64<<10)
+	d.info = func(i *blockdev.Info) { i.Backend, i.Discard = "raw", true }
+	b := serve(t, new(Registry), Config{Device: allData{eraser{d}}, StateDir: t.TempDir()}, "v")
+	end, err := b.v.Rewriter.Begin(Rewrite{Kind: Erase, Passes: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.wait(end)
+	if x, err := b.v.Extents(0, 4096); err != nil || x[0].Data {
+		t.Errorf("after the erase: %+v, %v", x, err)
+	}
+	if err := d.Device.(blockdev.Resizer).Resize(128 << 10); err != nil {
+		t.Fatal(err)
+	}
+	if x, err := b.v.Extents(64<<10, 4096); err != nil || !x[0].Data {
+		t.Errorf("what it has grown by: %+v, %v", x, err)
+	}
+}
+
+// shortened is a device that is cut off behind a page of the second piece just before that is written.
+type shortened struct{ *rewritten }
+
+func (d shortened) WriteAt(p []byte, off int64) (int, error) {
+	if off == StageBytes {
+		if err := d.Device.(blockdev.Resizer).Resize(StageBytes + 4096); err != nil {
+			return 0, err
+		}
+	}
+	return d.rewritten.WriteAt(p, off)
+}
+
+// TestShortenedDuringRewrite: a rewrite does not fail because the blocks that it is about to write are cut off.
+func TestShortenedDuringRewrite(t *testing.T) {
+	d := newRewritten(t, 2*StageBytes)
+	b := serve(t, new(Registry), Config{Device: shortened{d}, StateDir: t.TempDir()}, "v")
+	end, err := b.v.Rewriter.Begin(Rewrite{Kind: Overwrite, Pattern: []byte{7}, Passes: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.wait(end)
+	if err := end.Err(); err != nil || b.v.Gates() != 0 {
+		t.Errorf("%v, gates %x", err, b.v.Gates())
+	}
+	got := make([]byte, 4096)
+	if _, err := d.ReadAt(got, StageBytes); err != nil || !bytes.Equal(got, bytes.Repeat([]byte{7}, 4096)) {
+		t.Errorf("in front of the new end: % x…, %v", got[:8], err)
+	}
+}
+
 // TestOneRewrite: while one runs there is no other, the blocks are not taken for holes any
 // more, and its progress is its own; one that waits for it holds no blocks.
 func TestOneRewrite(t *testing.T) {

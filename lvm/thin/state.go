@@ -63,10 +63,11 @@ func (c *condition) enter(to poolState) {
 	c.state = to
 }
 
-// fail makes the pool read-only. The first cause is kept.
+// fail makes the pool read-only. The first cause is kept. It is poison, whatever it is: with more space no
+// write succeeds.
 func (c *condition) fail(err error) {
 	if c.state != poolFailed {
-		c.failed = err
+		c.failed = fmt.Errorf("%w (%w)", err, blockdev.ErrPoisoned)
 		c.enter(poolFailed)
 	}
 }

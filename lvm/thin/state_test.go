@@ -46,6 +46,9 @@ func TestPoolStates(t *testing.T) {
 			t.Fatal(err)
 		}
 		is(poolFailed)
+		if _, err := d.WriteAt(make([]byte, 512), 2*chunk); !errors.Is(err, blockdev.ErrPoisoned) {
+			t.Errorf("a write that needs a block: %v", err)
+		}
 		first := p.Err()
 		p.mu.Lock()
 		p.cond.fail(errors.New("another"))

@@ -235,6 +235,8 @@ func errStatus(err error, dir volume.Direction) nvme.Status {
 		return nvme.UnrecoveredRead | nvme.DoNotRetry // it stays so until somebody writes
 	}
 	switch {
+	case errors.Is(err, blockdev.ErrPoisoned): // whatever has caused it
+		return nvme.WriteFault
 	case errors.Is(err, blockdev.ErrOutOfRange): // resized since the check
 		return nvme.LBAOutOfRange | nvme.DoNotRetry
 	case errors.Is(err, blockdev.ErrReadOnly):
@@ -249,7 +251,7 @@ func errStatus(err error, dir volume.Direction) nvme.Status {
 		return nvme.NamespaceNotReady
 	case errors.Is(err, blockdev.ErrMedium) && dir != volume.Writing:
 		return nvme.UnrecoveredRead
-	case errors.Is(err, blockdev.ErrMedium), errors.Is(err, blockdev.ErrPoisoned):
+	case errors.Is(err, blockdev.ErrMedium):
 		return nvme.WriteFault
 	}
 	return nvme.InternalError

@@ -333,6 +333,7 @@ func TestErrorsOfVolumes(t *testing.T) {
 		{blockdev.ErrNoSpace, volume.Writing, spc.KeyDataProtect, spc.ASCSpaceAllocFailed},
 		{blockdev.ErrReadOnly, volume.Writing, spc.KeyDataProtect, spc.ASCWriteProtected},
 		{blockdev.ErrPoisoned, volume.Writing, spc.KeyMedium, spc.ASCWriteError},
+		{&blockdev.Error{Kind: blockdev.ErrPoisoned, Cause: blockdev.ErrNoSpace}, volume.Writing, spc.KeyMedium, spc.ASCWriteError},
 		{blockdev.ErrOutOfRange, volume.Reading, spc.KeyIllegalRequest, spc.ASCLBAOutOfRange},
 		{blockdev.ErrClosed, volume.Reading, spc.KeyNotReady, spc.ASCCommFailure},
 		{blockdev.ErrNotSupported, volume.Writing, spc.KeyIllegalRequest, spc.ASCInvalidFieldInCDB},

@@ -110,14 +110,14 @@ func senseOf(err error, dir volume.Direction) (spc.Key, spc.ASC) {
 		return spc.KeyMedium, spc.ASCMarkedBad
 	}
 	switch {
+	case errors.Is(err, blockdev.ErrPoisoned): // whatever has caused it
+		return spc.KeyMedium, spc.ASCWriteError
 	case errors.Is(err, blockdev.ErrOutOfRange): // resized since the check
 		return spc.KeyIllegalRequest, spc.ASCLBAOutOfRange
 	case errors.Is(err, blockdev.ErrReadOnly):
 		return spc.KeyDataProtect, spc.ASCWriteProtected
 	case errors.Is(err, blockdev.ErrNoSpace):
 		return spc.KeyDataProtect, spc.ASCSpaceAllocFailed
-	case errors.Is(err, blockdev.ErrPoisoned):
-		return spc.KeyMedium, spc.ASCWriteError
 	case errors.Is(err, blockdev.ErrMedium) && dir != volume.Writing:
 		return spc.KeyMedium, spc.ASCUnrecoveredRead
 	case errors.Is(err, blockdev.ErrMedium):

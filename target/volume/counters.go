@@ -86,12 +86,16 @@ func (c *Counters) CountError(err error, d Direction) {
 	if _, marked := errors.AsType[*MarkedError](err); marked {
 		return
 	}
+	if errors.Is(err, blockdev.ErrPoisoned) { // whatever has caused it
+		c.errs[d].Add(1)
+		return
+	}
 	for _, other := range []error{blockdev.ErrOutOfRange, blockdev.ErrReadOnly, blockdev.ErrNoSpace} {
 		if errors.Is(err, other) {
 			return
 		}
 	}
-	if errors.Is(err, blockdev.ErrPoisoned) || errors.Is(err, blockdev.ErrMedium) {
+	if errors.Is(err, blockdev.ErrMedium) {
 		c.errs[d].Add(1)
 	}
 }

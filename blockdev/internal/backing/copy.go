@@ -104,8 +104,8 @@ func (v *Volume) store(bufs [][]byte, off, n int64, fua bool) error {
 	if !v.mustSync(fua) {
 		return v.put(bufs, off, n)
 	}
-	if v.poisoned.Load() {
-		return blockdev.ErrPoisoned
+	if err := v.poisoned(); err != nil {
+		return err
 	}
 	if err := v.put(bufs, off, n); err != nil {
 		return err

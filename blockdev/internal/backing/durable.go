@@ -40,11 +40,11 @@ func (v *Volume) FlushRange(off, n int64) error {
 
 // durability is the part of a volume that makes writes durable and knows whether it has succeeded.
 type durability struct {
-	mapped   *mapped
-	record   string      // file of the cacheRecord, ours or, without a CacheID, an earlier one; "" without one
-	poisoned atomic.Bool // a sync has failed: none is believed any more
-	syncs    syncs       // on the volume's own description
-	cursors  cursors     // further ones
+	mapped  *mapped
+	record  string                         // file of the cacheRecord, ours or, without a CacheID, an earlier one; "" without one
+	poison  atomic.Pointer[blockdev.Error] // a sync has failed, which no other sync is believed after; nil: none
+	syncs   syncs                          // on the volume's own description
+	cursors cursors                        // further ones
 }
 
 // syncRange makes one range durable. msync(MS_SYNC) is fdatasync for a part of
@@ -71,8 +71,8 @@ func (d *durability) syncRange(off, n int64) error {
 // syncAlone syncs a range by the mapping of a cursor that is proved. Its success is about the
 // range whatever others find meanwhile.
 func (d *durability) syncAlone(mem []byte, off, n int64) error {
-	if d.poisoned.Load() {
-		return blockdev.ErrPoisoned
+	if err := d.poisoned(); err != nil {
+		return err
 	}
 	if err := d.mapped.truncated(off, n); err != nil {
 		return errors.Join(err, d.forgetCache())
@@ -87,9 +87,9 @@ func (d *durability) syncAlone(mem []byte, off, n int64) error {
 // it. It is about the volume's own description, which others use at the same time.
 func (d *durability) sync(op string, off, n int64, call func() error) error {
 	number := d.syncs.begin()
-	if d.poisoned.Load() {
+	if err := d.poisoned(); err != nil {
 		d.syncs.end(number)
-		return blockdev.ErrPoisoned
+		return err
 	}
 	if err := d.mapped.truncated(off, n); err != nil {
 		d.syncs.end(number)
@@ -101,19 +101,25 @@ func (d *durability) sync(op string, off, n int64, call func() error) error {
 		return err
 	}
 	d.syncs.endAndWait(number)
-	if d.poisoned.Load() {
-		// Another sync has failed meanwhile. Linux reports an error once: it may have been about our data.
-		return blockdev.ErrPoisoned
-	}
-	return nil
+	// If another sync has failed meanwhile, Linux, which reports an error once, may have meant our data.
+	return d.poisoned()
 }
 
 // failed makes the error of a sync. Whatever it is, it poisons the volume: the kernel may have
 // marked the lost pages clean, so that the next sync would succeed without them.
 func (d *durability) failed(op string, off, n int64, cause error) error {
 	err := errors.Join(d.mapped.fail(op, off, n, cause), d.forgetCache())
-	d.poisoned.Store(true)
+	d.poison.CompareAndSwap(nil, &blockdev.Error{Op: op, Store: d.mapped.cfg.Path, Off: off, Len: n, Kind: blockdev.ErrPoisoned, Cause: cause})
 	return err
+}
+
+// poisoned returns what every sync fails with since one has failed, which tells of that one: nobody else
+// may have been told why. nil: none has.
+func (d *durability) poisoned() error {
+	if p := d.poison.Load(); p != nil {
+		return p
+	}
+	return nil
 }
 
 // forgetCache makes sure that who opens the store next does not take its cache for

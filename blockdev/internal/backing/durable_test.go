@@ -47,8 +47,8 @@ func TestFailedSyncPoisons(t *testing.T) {
 					t.Fatalf("first failure = %v, want %v", err, e)
 				}
 				v.sys = linux // the disk is well again; the lost pages are not
-				if err := trigger(t, v); !errors.Is(err, blockdev.ErrPoisoned) {
-					t.Errorf("again = %v, want ErrPoisoned", err)
+				if err := trigger(t, v); !errors.Is(err, blockdev.ErrPoisoned) || !errors.Is(err, e) || errors.Is(err, blockdev.ErrNoSpace) {
+					t.Errorf("again = %v, want ErrPoisoned by %v", err, e)
 				}
 				if err := v.Flush(); !errors.Is(err, blockdev.ErrPoisoned) {
 					t.Errorf("Flush = %v, want ErrPoisoned", err)

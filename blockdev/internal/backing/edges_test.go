@@ -26,7 +26,7 @@ func TestPoisonedBeforeItEnds(t *testing.T) {
 	}
 	failed := make(chan error)
 	go func() { failed <- v.Flush() }()
-	poisoned := await.Until(v.poisoned.Load)
+	poisoned := await.Until(func() bool { return v.poisoned() != nil })
 	v.syncs.mu.Unlock()
 	if !poisoned {
 		t.Error("the volume is not poisoned while the sync that has failed cannot end")

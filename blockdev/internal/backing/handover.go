@@ -21,14 +21,16 @@ func (v *Volume) HandOver() (blockdev.Opened, error) {
 	if err != nil {
 		return blockdev.Opened{}, fmt.Errorf("blockdev: %s: duplicating the descriptor: %w", v.cfg.Path, err)
 	}
-	return blockdev.Opened{FD: fd, Size: v.size.Load(), ID: v.cfg.Info.ID, CacheID: v.cfg.Info.CacheID, Poisoned: v.poisoned.Load()}, nil
+	return blockdev.Opened{FD: fd, Size: v.size.Load(), ID: v.cfg.Info.ID, CacheID: v.cfg.Info.CacheID, Poisoned: v.poisoned() != nil}, nil
 }
 
 // adopt goes on with what another process knew: its record of the cache is this one's. The
 // file of the record stays as it is.
 func (v *Volume) adopt(o *blockdev.Opened) error {
 	v.cfg.Info.CacheID = o.CacheID
-	v.poisoned.Store(o.Poisoned)
+	if o.Poisoned {
+		v.poison.Store(&blockdev.Error{Op: "sync", Store: v.cfg.Path, Len: o.Size, Kind: blockdev.ErrPoisoned})
+	}
 	if name := v.recordName(); name != "" && !o.Poisoned && (o.CacheID != "" || stands(name)) {
 		v.record = name
 	}

@@ -61,8 +61,10 @@ func (v *Volume) WriteZeroes(off, n int64, mayUnmap bool) error {
 
 // zero runs a deallocating or zeroing call under an exclusive claim.
 func (v *Volume) zero(op string, off, n int64, call func(off, n int64) error, hole bool) error {
-	if v.mustSync(false) && v.poisoned.Load() {
-		return blockdev.ErrPoisoned
+	if v.mustSync(false) {
+		if err := v.poisoned(); err != nil {
+			return err
+		}
 	}
 	c := v.exclusive(off, n)
 	defer c.end()

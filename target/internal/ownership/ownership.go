@@ -148,6 +148,9 @@ func (s *Store) checkLocked() error {
 	if err != nil {
 		return err
 	}
+	if now == (Record{}) { // nobody who takes a group over leaves none
+		return fmt.Errorf("who owns group %s is not known: %s is gone; is the store still mounted? Demote and promote the group to have the file again", s.group, s.path(".owner"))
+	}
 	if now.Generation != s.mine.Generation || now.Node != s.mine.Node {
 		return fmt.Errorf("%w: node %q is owner %d, this one was owner %d", ErrLost, now.Node, now.Generation, s.mine.Generation)
 	}

@@ -102,6 +102,28 @@ func TestOldOwnerWakes(t *testing.T) {
 	}
 }
 
+// An owner whose record somebody has removed changes nothing, and does not take the group for another node's.
+func TestRecordIsGone(t *testing.T) {
+	dir := t.TempDir()
+	a := New(dir, "g", "a")
+	claim(t, a, 1)
+	if err := os.Remove(filepath.Join(dir, "g.owner")); err != nil {
+		t.Fatal(err)
+	}
+	for name, err := range map[string]error{"Check": a.Check(), "Save": a.Save("x", []byte("1"))} {
+		if err == nil || errors.Is(err, ErrLost) || !strings.Contains(err.Error(), "g.owner is gone") {
+			t.Errorf("%s = %v", name, err)
+		}
+	}
+	if err := a.Yield(); err == nil || errors.Is(err, ErrLost) || a.Held() {
+		t.Errorf("Yield = %v", err)
+	}
+	claim(t, a, 1)
+	if err := a.Yield(); err != nil {
+		t.Error(err)
+	}
+}
+
 // Who waits for the lock gets it when it comes free.
 func TestClaimWaits(t *testing.T) {
 	dir := t.TempDir()

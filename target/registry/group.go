@@ -28,7 +28,7 @@ import (
 //	   |         nothing is under way, flushed, closed, given up        | something does not end
 //	   |                                                                v
 //	   +------------------------------------------------------------- Stuck
-//	                        Demote again, with success
+//	                        Demote again, with success, or what does not end ends after all
 //
 // What initiators see: standby, transitioning in between, the states of the configuration
 // when the group is active, unavailable when it is stuck.
@@ -39,6 +39,9 @@ const (
 	// lostPatience is how long a group that is lost, or is not promoted after all, has to
 	// end what goes on.
 	lostPatience = 30 * time.Second
+	// stallPatience is how long after the end of its time a demotion is waited for that says itself
+	// what keeps it.
+	stallPatience = time.Second
 )
 
 // haGroup is a group of volumes.
@@ -49,6 +52,8 @@ type haGroup struct {
 	store *ownership.Store
 	turn  chan struct{} // full while somebody changes the state
 	watch watch         // while active
+
+	changing sync.Mutex // held while the state changes and is shown; taken before mu
 
 	mu     sync.Mutex // guards what follows
 	state  GroupState
@@ -72,8 +77,15 @@ func (g *haGroup) now() GroupState {
 	return g.state
 }
 
-// to is the one setter of the state; err says why the last change has failed.
+// to changes the state; err says why the last change has failed.
 func (g *haGroup) to(s GroupState, err error) {
+	g.changing.Lock()
+	defer g.changing.Unlock()
+	g.set(s, err)
+}
+
+// set is the one setter of the state. Preconditions: changing is held.
+func (g *haGroup) set(s GroupState, err error) {
 	g.mu.Lock()
 	g.state, g.reason = s, text(err)
 	g.mu.Unlock()
@@ -102,7 +114,11 @@ func (g *haGroup) promote(ctx context.Context) error {
 	g.to(GroupPromoting, nil)
 	owner, err := g.store.Claim(ctx)
 	if err == nil {
-		if err = g.activate(members(g.common, g.cfg.Volumes)); err != nil {
+		// A store that did not answer may have taken longer than whoever asks has waited.
+		if err = ctx.Err(); err == nil {
+			err = g.activate(members(g.common, g.cfg.Volumes))
+		}
+		if err != nil {
 			err = errors.Join(err, g.retreat(ctx))
 		}
 	}
@@ -171,12 +187,44 @@ func (g *haGroup) demote(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer end()
 	if g.now() == GroupStandby {
+		end()
 		return nil
 	}
 	g.watch.end()
-	return g.giveUp(ctx, true)
+	done := make(chan error, 1)
+	go func() {
+		defer end()
+		done <- g.giveUp(ctx, true)
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+	}
+	select {
+	case err := <-done: // which tells more
+		return err
+	case <-time.After(stallPatience):
+	}
+	if err := g.stall(ctx.Err()); err != nil {
+		return err
+	}
+	return <-done
+}
+
+// stall makes a group stuck that is still being given up when the time for it is over, because the storage
+// of a volume or the store does not answer: neither heeds a context. When they do, it goes on. nil: it is
+// over.
+func (g *haGroup) stall(why error) error {
+	g.changing.Lock()
+	defer g.changing.Unlock()
+	if g.now() != GroupDemoting {
+		return nil
+	}
+	err := fmt.Errorf("giving up group %s: storage, or ha.store, does not answer: %w", g.cfg.Name, why)
+	g.set(GroupStuck, err)
+	return err
 }
 
 // giveUp makes the group another node's to have. The caller has the turn.
@@ -263,6 +311,9 @@ func (g *haGroup) lost(ctx context.Context, why error) {
 		return // whoever ends the process gives it up
 	}
 	defer func() { <-g.turn }()
+	if ctx.Err() != nil {
+		return // it has been given up meanwhile, and may be this node's again
+	}
 	ctx, cancel := context.WithTimeout(ctx, lostPatience)
 	defer cancel()
 	g.log.Error("HA group is lost", zap.String("group", g.cfg.Name), zap.Error(why))

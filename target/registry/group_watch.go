@@ -13,19 +13,16 @@ const ownerCheck = time.Second
 type watch struct {
 	mu     sync.Mutex // guards what follows
 	cancel context.CancelFunc
-	over   chan struct{} // closed when the watch has ended
 }
 
 // start begins to ask check, until it has an error for lost, which ends the watch. The
-// context of lost ends with the watch.
+// context of lost ends with the watch, and may have when it is called.
 func (w *watch) start(check func() error, lost func(context.Context, error)) {
 	ctx, cancel := context.WithCancel(context.Background())
-	over := make(chan struct{})
 	w.mu.Lock()
-	w.cancel, w.over = cancel, over
+	w.cancel = cancel
 	w.mu.Unlock()
 	go func() {
-		defer close(over)
 		t := time.NewTicker(ownerCheck)
 		defer t.Stop()
 		for {
@@ -42,14 +39,12 @@ func (w *watch) start(check func() error, lost func(context.Context, error)) {
 	}()
 }
 
-// end ends the watch, and waits for it.
+// end ends the watch. It does not wait for a check: the store may not answer.
 func (w *watch) end() {
 	w.mu.Lock()
-	cancel, over := w.cancel, w.over
-	w.cancel = nil
-	w.mu.Unlock()
-	if cancel != nil {
-		cancel()
-		<-over
+	defer w.mu.Unlock()
+	if w.cancel != nil {
+		w.cancel()
+		w.cancel = nil
 	}
 }

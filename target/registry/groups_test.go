@@ -38,6 +38,7 @@ type disk struct {
 	holder  string
 	broken  error // of every open
 	flushes int
+	stalls  chan struct{} // nil: flushes do not wait
 }
 
 func newDisk(t *testing.T) *disk {
@@ -78,7 +79,11 @@ type opening struct {
 func (o *opening) Flush() error {
 	o.disk.mu.Lock()
 	o.disk.flushes++
+	stalls := o.disk.stalls
 	o.disk.mu.Unlock()
+	if stalls != nil {
+		<-stalls
+	}
 	return o.Device.Flush()
 }
 
@@ -529,6 +534,66 @@ func TestLostGroup(t *testing.T) {
 			t.Errorf("the disk is open on %q, %d flushes", h, old.flushes)
 		}
 		b.want(t, "active", "")
+	})
+}
+
+// A demotion that waits for storage ends when its time is over, with the group stuck, and goes on when storage
+// answers.
+func TestDemotionStalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, store := newDisk(t), t.TempDir()
+		a, b := newNode(t, d, store, "a", 100, false), newNode(t, d, store, "b", 200, false)
+		a.promote(t)
+		d.stalls = make(chan struct{})
+		for _, why := range []string{"does not answer", "group g1 is stuck"} { // asked again
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			if err := a.Demote(ctx, "g1"); err == nil || !strings.Contains(err.Error(), why) {
+				t.Errorf("Demote = %v, want %q", err, why)
+			}
+			cancel()
+			a.want(t, "stuck", "does not answer")
+		}
+		close(d.stalls)
+		synctest.Wait()
+		a.want(t, "standby", "")
+		b.promote(t)
+	})
+}
+
+// A promotion that has got the store only when nobody waits for it any more does not take place.
+func TestLatePromotion(t *testing.T) {
+	d, store := newDisk(t), t.TempDir()
+	a := newNode(t, d, store, "a", 100, false)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 20 { // a group that is free may be begun with although the time is over
+		if err := a.Promote(ctx, "g1"); !errors.Is(err, context.Canceled) {
+			t.Fatal(err)
+		}
+	}
+	if a.Status().Groups[0].State != "standby" || d.held() != "" {
+		t.Errorf("%+v, the disk is open on %q", a.Status().Groups[0], d.held())
+	}
+}
+
+// An owner whose record has vanished goes on with the volumes.
+func TestRecordOfOwnerIsGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, store := newDisk(t), t.TempDir()
+		a := newNode(t, d, store, "a", 100, false)
+		a.promote(t)
+		if err := os.Remove(filepath.Join(store, "g1.owner")); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * ownerCheck) // in the bubble's time
+		a.want(t, "active", "")
+		if err := a.Promote(t.Context(), "g1"); err == nil || !strings.Contains(err.Error(), "g1.owner is gone") {
+			t.Errorf("Promote = %v", err)
+		}
+		if err := a.Demote(t.Context(), "g1"); err == nil || d.held() != "" {
+			t.Errorf("Demote = %v, the disk is open on %q", err, d.held())
+		}
+		a.promote(t)
 	})
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -94,14 +95,27 @@ func (s *groups) at(p place) *haGroup {
 	return nil
 }
 
-// start promotes the groups that are this node's from the start on.
+// tellPatience is how long start waits for another node before it says so.
+const tellPatience = 2 * time.Second
+
+// start promotes the groups that are this node's from the start on. It waits until other nodes have given
+// them up.
 func (s *groups) start(ctx context.Context) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
 	for _, g := range s.byName {
-		if g.cfg.Start == "active" {
-			_ = g.promote(ctx) // the log and the status have its error
-		} else {
+		if g.cfg.Start != "active" {
 			show(s.common, g.cfg, g.now())
+			continue
 		}
+		wg.Go(func() {
+			short, cancel := context.WithTimeout(ctx, tellPatience)
+			defer cancel()
+			// The log and the status have the error.
+			if err := g.promote(short); errors.Is(err, context.DeadlineExceeded) {
+				_ = g.promote(ctx)
+			}
+		})
 	}
 }
 

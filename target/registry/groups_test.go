@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 
 	"softiser/blockdev"
 	"softiser/blockdev/mem"
@@ -132,6 +133,12 @@ ha:
 // newNodeWith makes a node with a configuration, whose volumes are opened by open.
 func newNodeWith(t *testing.T, text, name string, serve bool, open func(config.Volume) (blockdev.Device, error)) *clusterNode {
 	t.Helper()
+	return newNodeLogs(t, text, name, serve, zap.NewNop(), open)
+}
+
+// newNodeLogs is newNodeWith with a log.
+func newNodeLogs(t *testing.T, text, name string, serve bool, log *zap.Logger, open func(config.Volume) (blockdev.Device, error)) *clusterNode {
+	t.Helper()
 	t.Setenv("RUNTIME_DIRECTORY", t.TempDir())
 	file := filepath.Join(t.TempDir(), "c.yaml")
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
@@ -151,7 +158,7 @@ func newNodeWith(t *testing.T, text, name string, serve bool, open func(config.V
 		t.Fatal(err)
 	}
 	n := &clusterNode{name: name}
-	n.Registry, err = New(cfg, Config{Server: srv, Log: zap.NewNop(), Open: open})
+	n.Registry, err = New(cfg, Config{Server: srv, Log: log, Open: open})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -557,6 +564,49 @@ func TestDemotionStalls(t *testing.T) {
 		synctest.Wait()
 		a.want(t, "standby", "")
 		b.promote(t)
+	})
+}
+
+// A node that starts with groups of which another node still has one says who that is, gets its others
+// meanwhile, and that one when it is given up.
+func TestStartActive(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, store := newDisk(t), t.TempDir()
+		a := newNode(t, d, store, "a", 100, false)
+		a.promote(t)
+		var groups, volumes, luns strings.Builder
+		for i := 1; i < 6; i++ {
+			fmt.Fprintf(&volumes, "  - {name: disk%d, type: raw, path: /dev/no%d, size: 1MiB, wwid: 6000000000000000000000000000da8%d, serial: S%d, write_through: true}\n", i, i, i, i)
+			fmt.Fprintf(&luns, "{lun: %d, volume: disk%d}, ", i, i)
+			fmt.Fprintf(&groups, "{name: g%d, volumes: [disk%d], fencing: node, start: active}, ", i+1, i)
+		}
+		text := strings.NewReplacer("targets:", volumes.String()+"targets:", "luns: [", "luns: ["+luns.String(),
+			"groups: [", "groups: ["+groups.String(), "grace: 50ms", "start: active").Replace(nodeConfig(store, "b", 200))
+		more := map[string]*disk{"disk0": d}
+		for i := 1; i < 6; i++ {
+			more[fmt.Sprintf("disk%d", i)] = newDisk(t)
+		}
+		core, logs := observer.New(zap.ErrorLevel)
+		var freed sync.WaitGroup
+		freed.Go(func() {
+			time.Sleep(2 * tellPatience) // in the bubble's time
+			for name, other := range more {
+				if other.held() != map[bool]string{true: "a", false: "b"}[name == "disk0"] {
+					t.Errorf("%s is open on %q", name, other.held())
+				}
+			}
+			if l := logs.All(); len(l) != 1 || !strings.Contains(fmt.Sprint(l[0].ContextMap()["error"]), `node "a" holds the lock of group g1`) {
+				t.Errorf("logged: %v", l)
+			}
+			a.demote(t)
+		})
+		b := newNodeLogs(t, text, "b", false, zap.New(core), func(v config.Volume) (blockdev.Device, error) { return more[v.Name].open("b") })
+		freed.Wait()
+		for _, g := range b.Status().Groups {
+			if g.State != "active" {
+				t.Errorf("%+v", g)
+			}
+		}
 	})
 }
 

@@ -47,7 +47,7 @@ type EventKind uint8
 const (
 	GeometryChanged       EventKind = iota // size, or what the device can do
 	SpaceLow                               // a threshold was reached, or the device says so
-	ReservationReleased                    // somebody else has ended a reservation under which they had access
+	ReservationReleased                    // somebody else has ended a reservation under which they had access, or given it another type
 	ReservationPreempted                   // all registrations are gone
 	RegistrationPreempted                  // theirs is gone
 	ProtectionChanged                      // Protected has been set or lifted

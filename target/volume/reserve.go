@@ -294,7 +294,7 @@ func (c *reserving) preempt(q *Preempt) (map[Registrant]bool, error) {
 	}
 	if takes {
 		now.Type, now.Holder = q.Type, c.by.ID
-		if q.Type != c.old.Type && c.old.Type.RegistrantsOnly() {
+		if q.Type != c.old.Type { // whichever they are
 			c.tell(ReservationReleased, now.registered(c.by))
 		}
 	}

@@ -82,6 +82,7 @@ const (
 	burstBusy             // it is over: there is no memory for it
 	burstShort            // it is over: less has come than was announced
 	burstLost             // it is over: a part of it was damaged on the way
+	burstEnded            // it is over: another initiator has ended its command
 )
 
 // takeDataOut is dataOut for a command that has been delivered.
@@ -231,6 +232,16 @@ func (k *task) busy() {
 	t.Sent, t.Wanted, t.Silent = 0, 0, false
 	k.session().counters.noMemory.Add(1)
 	k.Respond(t)
+}
+
+// tellAbortedLocked answers a command whose unsolicited data is still waited for with TASK ABORTED: another
+// initiator has ended it. What still comes of the data is dropped. The caller holds sess.mu.
+func (k *task) tellAbortedLocked() {
+	k.collectedLocked(burstEnded)
+	t := &k.scsi
+	t.Status, t.SenseLen = spc.StatusTaskAborted, 0
+	t.Sent, t.Wanted, t.Silent = 0, 0, false
+	k.respondLocked()
 }
 
 // fail answers a command that the device server has not seen with CHECK

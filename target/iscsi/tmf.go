@@ -63,7 +63,7 @@ func (m *taskManager) take(c *conn, p *iscsi.PDU) {
 		run := func() { m.abortSets(c, f, itt, lun) }
 		if immediate && (s.order.takesTurns || s.erl > 0) {
 			// On one connection at level 0, what was sent before has arrived before.
-			dropCollecting([]*session{s}, lun, wholeTarget(f)) // commands that wait for their data may hold up the order
+			s.dropCollecting([]*session{s}, lun, wholeTarget(f)) // commands that wait for their data may hold up the order
 			s.order.afterCommands(c, sn, run)
 		} else {
 			run()
@@ -103,7 +103,7 @@ func (m *taskManager) abortSets(c *conn, f iscsi.TaskFunction, itt uint32, lun u
 	s := m.sess
 	all := wholeTarget(f)
 	others := m.sharers(f, lun, all)
-	dropped := dropCollecting(append([]*session{s}, others...), lun, all)
+	dropped := s.dropCollecting(append([]*session{s}, others...), lun, all)
 	if f == iscsi.ClearTaskSet { // a reset is told to all
 		s.node.device.TellCleared(lun, func(n *scsi.Nexus) bool { return n != s.nexus && slices.Contains(dropped, n) })
 	}
@@ -181,19 +181,32 @@ func (m *taskManager) abortTaskNow(c *conn, req iscsi.TaskRequest) {
 
 // dropCollecting ends the WRITEs of sessions to a logical unit, or to all, whose
 // unsolicited data has not all arrived: the device server does not know them yet. It
-// returns whose they were.
-func dropCollecting(sessions []*session, lun uint64, all bool) (whose []*scsi.Nexus) {
+// returns whose they were, without those that are told by TASK ABORTED, because their unit
+// has TAS and s, which ends them, is another one's.
+func (s *session) dropCollecting(sessions []*session, lun uint64, all bool) (whose []*scsi.Nexus) {
 	for _, x := range sessions {
 		x.mu.Lock()
-		var doomed []*task
+		var doomed, told []*task
 		x.cmds.tags.each(func(k *task) {
-			if k.state == taskCollecting && (all || sameLUN(k.scsi.LUN, lun)) {
+			switch {
+			case k.state != taskCollecting || !all && !sameLUN(k.scsi.LUN, lun):
+			case x != s && x.node.device.TellsAborted(k.scsi.LUN):
+				told = append(told, k)
+			default:
 				doomed = append(doomed, k)
 			}
 		})
 		stalled := x.order.seq.stalled > 0
 		calls := x.cmds.abortLocked(doomed, nil)
+		for _, k := range told {
+			k.pins++
+			calls.ended = append(calls.ended, k)
+			k.tellAbortedLocked()
+		}
 		x.mu.Unlock()
+		for _, k := range told {
+			k.Via().Push()
+		}
 		calls.run()
 		if stalled {
 			// What an ORDERED one held up goes on, if need be from here: its own

@@ -318,6 +318,47 @@ func TestClearTaskSetWhileAnotherOwesData(t *testing.T) {
 	}
 }
 
+// With TAS such a WRITE is answered instead, also when an ORDERED one has held up what came behind it; the one
+// who has ended it gets no answer to his own.
+func TestOwedDataAndTaskAborted(t *testing.T) {
+	for _, f := range []iscsi.TaskFunction{iscsi.ClearTaskSet, iscsi.LogicalUnitReset, iscsi.TargetWarmReset} {
+		s := serve(t, unsolicitedAllowed)
+		r := s.dial()
+		r.isid[5] = 50
+		r.mustLogin(testIQN, "InitialR2T=No", "FirstBurstLength=16384")
+		r.ready()
+		other := s.dial()
+		other.isid[5] = 51
+		other.mustLogin(testIQN, "InitialR2T=No", "FirstBurstLength=16384")
+		other.ready()
+		control := other.do(command{cdb: []byte{0x1a, 0x08, 0x0a, 0, 24, 0}, read: true, edtl: 24}, nil).data // MODE SENSE(6)
+		control[0], control[9] = 0, control[9]|0x40                                                           // TAS
+		if res := other.do(command{cdb: []byte{0x15, 0x10, 0, 0, byte(len(control)), 0}, write: true, edtl: uint32(len(control)), imm: control}, nil); res.status != 0 {
+			t.Fatalf("MODE SELECT: status %#x sense % x", res.status, res.sense)
+		}
+		r.ready()
+		write := command{cdb: cdbRW10(0x2a, 0, 32), write: true, edtl: 16384, more: true, attr: 2}
+		tag := other.command(write)
+		behind := other.command(command{cdb: testUnitReady})
+		other.nop(nil) // they have arrived
+		r.command(write)
+		r.sendTask(f, 0, iscsi.ReservedTag, 0)
+		if res := other.finish(tag, nil); res.status != 0x40 {
+			t.Errorf("%v: the other initiator's WRITE: status %#x", f, res.status)
+		}
+		other.finish(behind, nil)
+		other.answerPing()
+		if got := r.expect(iscsi.OpTaskResponse).TaskResponse().Response(); got != iscsi.TaskComplete {
+			t.Errorf("%v: response %d", f, got)
+		}
+		other.dataOut(tag, iscsi.ReservedTag, 0, 0, make([]byte, 16384), true) // too late, and dropped
+		res := other.do(command{cdb: testUnitReady}, nil)
+		if f == iscsi.ClearTaskSet && res.status != 0 {
+			t.Errorf("%v: the next command: status %#x sense % x", f, res.status, res.sense)
+		}
+	}
+}
+
 // What an ORDERED WRITE has held up goes on when another initiator's reset ends
 // that WRITE.
 func TestResetReleasesHeldCommands(t *testing.T) {

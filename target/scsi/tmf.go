@@ -152,8 +152,19 @@ func (lu *LU) clearTaskSet(n *Nexus, w *volume.Wait) {
 	lu.tellCleared(func(x *Nexus) bool { return x != n && hit[x] })
 }
 
+// TellsAborted reports whether commands to a LUN that another initiator ends are answered with TASK ABORTED
+// (TAS).
+func (d *Device) TellsAborted(lun uint64) bool {
+	for _, lu := range d.numbered(lun) {
+		if lu.modes.tas.Load() {
+			return true
+		}
+	}
+	return false
+}
+
 // TellCleared tells the nexuses that match of commands that another initiator has ended before
-// they came to the unit: without a status, whatever TAS says.
+// they came to the unit, and without a status.
 func (d *Device) TellCleared(lun uint64, match func(*Nexus) bool) {
 	for _, lu := range d.numbered(lun) {
 		lu.attention(spc.ASCCommandsCleared, match)

@@ -167,8 +167,9 @@ func (r *Registry) Occupied() error {
 // reservation of SPC-2 goes with the client that has it.
 type Carried struct {
 	Epoch          [16]byte `json:"epoch"`
-	VolatileWrites bool     `json:"write_cache"`     // see WriteCache
-	WriteProtected bool     `json:"write_protected"` // the gate of that name
+	VolatileWrites bool     `json:"write_cache"`       // see WriteCache
+	WriteProtected bool     `json:"write_protected"`   // the gate of that name
+	Ejected        bool     `json:"ejected,omitempty"` // an initiator has ejected the medium
 	// Reservations are in the form of the state file.
 	Reservations json.RawMessage `json:"reservations"`
 	// Rewrites are those of the volume; nil: what files tell of them is all.
@@ -185,7 +186,8 @@ func Carry(v *Volume) (Carried, error) {
 	}
 	rewrites, err := v.Rewriter.carry()
 	return Carried{
-		Epoch: v.Epoch(), VolatileWrites: v.WriteCache(), WriteProtected: v.Gates()&WriteProtected != 0, Reservations: b, Rewrites: rewrites,
+		Epoch: v.Epoch(), VolatileWrites: v.WriteCache(), WriteProtected: v.Gates()&WriteProtected != 0,
+		Ejected: v.dev != nil && v.Gates()&NoMedium != 0, Reservations: b, Rewrites: rewrites,
 	}, err
 }
 
@@ -237,6 +239,9 @@ func (g *goingOn) begin(v *Volume) {
 	v.now.Store(g.reservations)
 	v.cache.Store(g.VolatileWrites)
 	v.SetGate(WriteProtected, g.WriteProtected)
+	if g.Ejected {
+		v.SetGate(NoMedium, true)
+	}
 	if g.Rewrites != nil {
 		v.Rewriter.goOn(g.Rewrites)
 	}

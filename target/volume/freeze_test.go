@@ -91,7 +91,7 @@ func TestCarry(t *testing.T) {
 	if err := b.v.Reserve(c, 7, ExclusiveAccess); err != nil {
 		t.Fatal(err)
 	}
-	b.v.SetGate(WriteProtected, true)
+	b.v.SetGate(WriteProtected|NoMedium, true) // an initiator has ejected it
 	if err := old.Freeze(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +108,7 @@ func TestCarry(t *testing.T) {
 	if reg, ok := is.Find(c.ID); !ok || reg.Key != 7 || !is.Holds(c.ID) || is.Generation != was.Generation || is.Persist {
 		t.Fatalf("%+v has become %+v", was, is)
 	}
-	if b.v.Epoch() != n.v.Epoch() || n.v.Gates()&WriteProtected == 0 || n.v.WriteCache() != b.v.WriteCache() {
+	if b.v.Epoch() != n.v.Epoch() || n.v.Gates() != WriteProtected|NoMedium || n.v.WriteCache() != b.v.WriteCache() {
 		t.Fatal("epoch or gates differ")
 	}
 	old.Thaw()

@@ -1,8 +1,10 @@
 package vg
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"slices"
 	"sort"
 	"strings"
 
@@ -54,6 +56,13 @@ func ScanDisks(cfg Config, disks []*Disk) (*Scan, error) {
 	owned := map[*Disk]bool{}
 	names := map[string]ondisk.UUID{}
 	for _, vg := range best {
+		if err := apart(vg, disks); err != nil {
+			s.Broken = append(s.Broken, err)
+			for _, d := range disks {
+				owned[d] = owned[d] || d.holds(vg.ID) || d.Label != nil && vg.PVByID(d.Label.UUID) != nil
+			}
+			continue
+		}
 		if o, ok := names[vg.Name]; ok && o != vg.ID {
 			return nil, fmt.Errorf("two volume groups are called %q (%s and %s): give only the disks of one of them", vg.Name, o, vg.ID)
 		}
@@ -72,6 +81,31 @@ func ScanDisks(cfg Config, disks []*Disk) (*Scan, error) {
 		s.Orphans = append(s.Orphans, d)
 	}
 	return s, nil
+}
+
+// apart says that two disks hold different texts of vg with the same number, of which nobody can tell which is
+// the newer one: each was changed while the other disk was away. lvm2 compares checksums; its versions
+// that stamp each copy by itself make what differs in nothing else.
+func apart(vg *meta.VG, disks []*Disk) error {
+	var first *Area
+	for _, d := range disks {
+		for _, a := range d.Areas {
+			switch {
+			case a.VG == nil || a.VG.ID != vg.ID || a.VG.Seqno != vg.Seqno:
+			case first == nil:
+				first = a
+			case a.header.Committed.Checksum != first.header.Committed.Checksum && !bytes.Equal(a.VG.Text(&meta.Stamp{}), first.VG.Text(&meta.Stamp{})):
+				return fmt.Errorf("volume group %q: %s and %s hold different metadata with seqno %d, as each was changed without the other: give the devices of one side alone, or restore one of the two to all with lvm2's vgcfgrestore",
+					vg.Name, first.Disk.Path, d.Path, vg.Seqno)
+			}
+		}
+	}
+	return nil
+}
+
+// holds reports whether an area of the disk has a text of the group.
+func (d *Disk) holds(group ondisk.UUID) bool {
+	return slices.ContainsFunc(d.Areas, func(a *Area) bool { return a.VG != nil && a.VG.ID == group })
 }
 
 // damage describes a disk that says it belongs to a group of which no

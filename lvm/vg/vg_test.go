@@ -152,6 +152,59 @@ func TestDiskMovedOn(t *testing.T) {
 	}
 }
 
+// TestChangedApart: a group of which two disks were changed without each other is refused, as nobody can tell
+// which is right, until one of them is the newer one.
+func TestChangedApart(t *testing.T) {
+	c := testConfig(t)
+	a, b := lvmtest.New(64<<20), lvmtest.New(64<<20)
+	if _, err := c.Create("vg0", mustPV(t, c, a, b), GroupOptions{}, "vgcreate"); err != nil {
+		t.Fatal(err)
+	}
+	same := scan(t, c, a, b).Groups[0].VG
+	for name, d := range map[string]*lvmtest.Disk{"x": a, "y": b} {
+		if err := addLV(scan(t, c, d).Groups[0], name, Request{Extents: 1}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2 {
+		s := scan(t, c, a, b)
+		if len(s.Groups) != 0 || len(s.Orphans) != 0 || len(s.Broken) != 1 {
+			t.Fatalf("%+v", s)
+		}
+		if _, err := s.Find("vg0"); err == nil || !strings.Contains(err.Error(), "/dev/t0 and /dev/t1 hold different metadata with seqno 2") {
+			t.Error(err)
+		}
+	}
+	if err := addLV(scan(t, c, a).Groups[0], "z", Request{Extents: 1}); err != nil {
+		t.Fatal(err)
+	}
+	g, err := scan(t, c, a, b).Find("vg0")
+	if err != nil || g.VG.LV("x") == nil || g.VG.LV("y") != nil || len(g.Stale) != 1 {
+		t.Fatalf("%+v, %v", g, err)
+	}
+	// Copies that differ in their stamps alone are the same.
+	if err := g.Repair(); err != nil {
+		t.Fatal(err)
+	}
+	next := g.VG.Clone()
+	next.Seqno++
+	for i, d := range g.areas(next) {
+		one := transaction{g: g, next: next, areas: []*Area{d}, headers: make([]ondisk.MDAHeader, 1)}
+		one.text = next.Text(&meta.Stamp{Time: time.Unix(int64(i), 0)})
+		for _, step := range []func(int, *Area) error{one.writeText, flush(), one.precommit, flush()} {
+			if err := one.do(step); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := one.commit(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if s := scan(t, c, a, b); len(s.Groups) != 1 || len(s.Groups[0].Stale) != 0 || s.Groups[0].VG.Seqno != same.Seqno+4 {
+		t.Errorf("%+v", s)
+	}
+}
+
 // TestStaleWriter: a second process that read earlier must not overwrite.
 func TestStaleWriter(t *testing.T) {
 	c := testConfig(t)

@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -87,6 +88,9 @@ func (a pvCommands) pvcreate() *cobra.Command {
 			return err
 		}
 		for i, d := range ds.Disks {
+			if o.InUse, err = a.leftOver(d); err != nil {
+				return err
+			}
 			if err := a.config().CreatePV(d, o); err != nil {
 				return err
 			}
@@ -97,6 +101,19 @@ func (a pvCommands) pvcreate() *cobra.Command {
 	return c
 }
 
+// leftOver reports whether -ff makes a disk free that says that it belongs to a group: none that can be read
+// names it.
+func (a pvCommands) leftOver(d *vg.Disk) (bool, error) {
+	if a.force < 2 || !d.InUse() {
+		return false, nil
+	}
+	s, err := a.scan()
+	if err != nil {
+		return false, err
+	}
+	return len(s.Broken) == 0 && !slices.ContainsFunc(s.Groups, func(g *vg.Group) bool { return g.VG.PVByID(d.Label.UUID) != nil }), nil
+}
+
 func (a pvCommands) pvremove() *cobra.Command {
 	c := &cobra.Command{Use: "pvremove PV...", Short: "Remove labels from physical volumes", Args: cobra.MinimumNArgs(1)}
 	c.RunE = func(_ *cobra.Command, args []string) error {
@@ -105,7 +122,11 @@ func (a pvCommands) pvremove() *cobra.Command {
 			return err
 		}
 		for i, d := range ds.Disks {
-			if err := a.config().RemovePV(d); err != nil {
+			force, err := a.leftOver(d)
+			if err != nil {
+				return err
+			}
+			if err := a.config().RemovePV(d, force); err != nil {
 				return err
 			}
 			a.say("Labels on physical volume %q successfully wiped.", args[i])

@@ -96,7 +96,7 @@ func TestEndsAreDurable(t *testing.T) {
 	ok(g.Remove("vgremove"))
 	released("vgremove", logs[0])
 	after("vgremove")
-	ok(cfg.RemovePV(disks[0]))
+	ok(cfg.RemovePV(disks[0], false))
 	after("pvremove")
 }
 

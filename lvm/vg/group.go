@@ -64,7 +64,7 @@ func (g *Group) extend(disks []*Disk, why string) error {
 	}
 	for _, d := range disks {
 		if d.InUse() {
-			return fmt.Errorf("%s already belongs to a volume group", d.Path)
+			return fmt.Errorf("%s already belongs to a volume group; if none has it, because a vgextend, vgreduce or vgremove was interrupted, make it anew (pvcreate -ff)", d.Path)
 		}
 		pv, err := pvOf(d, next.ExtentSize)
 		if err != nil {

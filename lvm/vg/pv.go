@@ -12,6 +12,7 @@ import (
 // metadata area of just under 1 MiB, extents from 1 MiB on.
 type PVOptions struct {
 	Force        bool // overwrite foreign signatures or an older PV
+	InUse        bool // overwrite a PV that says that it belongs to a group
 	UUID         meta.UUID
 	MetadataSize uint64 // bytes; 0 the default
 	Copies       int    // metadata areas: 0 means 1; 2 puts another at the end; -1 none
@@ -30,8 +31,8 @@ func (c Config) CreatePV(d *Disk, o PVOptions) error {
 	if d.Dev == nil || d.Dev.Info().ReadOnly {
 		return fmt.Errorf("%s: %w", d.Path, blockdev.ErrReadOnly)
 	}
-	if d.InUse() {
-		return fmt.Errorf("%s belongs to a volume group: take it out with vgreduce first", d.Path)
+	if d.InUse() && !o.InUse {
+		return inUse(d)
 	}
 	if d.Label != nil && !o.Force {
 		return fmt.Errorf("%s already is a physical volume (%s); force to make a new one of it", d.Path, d.Label.UUID)
@@ -118,8 +119,14 @@ func (d *Disk) wipeLabel(s int) error {
 	return d.writeAt(b, int64(s)*ondisk.SectorSize)
 }
 
-// RemovePV makes d an ordinary device again.
-func (c Config) RemovePV(d *Disk) error {
+// inUse refuses a disk whose mark says that it belongs to a group.
+func inUse(d *Disk) error {
+	return fmt.Errorf("%s belongs to a volume group: take it out with vgreduce first; if the group does not have it, because a vgextend, vgreduce or vgremove was interrupted, -ff overrides this", d.Path)
+}
+
+// RemovePV makes d an ordinary device again. force does so even if it says that it belongs to a group: the mark
+// is made before a group has it, and outlives an interrupted removal.
+func (c Config) RemovePV(d *Disk, force bool) error {
 	unlock, err := c.lockGlobal()
 	if err != nil {
 		return err
@@ -128,8 +135,8 @@ func (c Config) RemovePV(d *Disk) error {
 	switch {
 	case d.Label == nil:
 		return fmt.Errorf("%s is no physical volume", d.Path)
-	case d.InUse():
-		return fmt.Errorf("%s belongs to a volume group: take it out with vgreduce first", d.Path)
+	case d.InUse() && !force:
+		return inUse(d)
 	}
 	if err := d.wipeLabel(d.Label.Sector); err != nil {
 		return err

@@ -192,10 +192,22 @@ func (g *haGroup) demote(ctx context.Context) error {
 		return nil
 	}
 	g.watch.end()
+	return g.giveUp(ctx, true, end)
+}
+
+// giveUp makes the group another node's to have, by ctx, or leaves it stuck. end ends the turn of the caller
+// when nothing goes on any more.
+func (g *haGroup) giveUp(ctx context.Context, flush bool, end func()) error {
+	g.to(GroupDemoting, nil)
 	done := make(chan error, 1)
 	go func() {
 		defer end()
-		done <- g.giveUp(ctx, true)
+		err := g.release(ctx, flush)
+		if err != nil {
+			err = fmt.Errorf("giving up group %s: %w", g.cfg.Name, err)
+		}
+		g.to(g.ended(), err)
+		done <- err
 	}()
 	select {
 	case err := <-done:
@@ -224,17 +236,6 @@ func (g *haGroup) stall(why error) error {
 	}
 	err := fmt.Errorf("giving up group %s: storage, or ha.store, does not answer: %w", g.cfg.Name, why)
 	g.set(GroupStuck, err)
-	return err
-}
-
-// giveUp makes the group another node's to have. The caller has the turn.
-func (g *haGroup) giveUp(ctx context.Context, flush bool) error {
-	g.to(GroupDemoting, nil)
-	err := g.release(ctx, flush)
-	if err != nil {
-		err = fmt.Errorf("giving up group %s: %w", g.cfg.Name, err)
-	}
-	g.to(g.ended(), err)
 	return err
 }
 
@@ -310,14 +311,15 @@ func (g *haGroup) lost(ctx context.Context, why error) {
 	case <-ctx.Done():
 		return // whoever ends the process gives it up
 	}
-	defer func() { <-g.turn }()
+	end := func() { <-g.turn }
 	if ctx.Err() != nil {
+		end()
 		return // it has been given up meanwhile, and may be this node's again
 	}
 	ctx, cancel := context.WithTimeout(ctx, lostPatience)
 	defer cancel()
 	g.log.Error("HA group is lost", zap.String("group", g.cfg.Name), zap.Error(why))
-	_ = g.giveUp(ctx, false) // logs its error
+	_ = g.giveUp(ctx, false, end) // logs its error
 }
 
 // close ends the ownership at the end of the process, when the devices have been closed.

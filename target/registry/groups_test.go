@@ -39,7 +39,7 @@ type disk struct {
 	holder  string
 	broken  error // of every open
 	flushes int
-	stalls  chan struct{} // nil: flushes do not wait
+	stalls  chan struct{} // nil: flushes and closings do not wait
 }
 
 func newDisk(t *testing.T) *disk {
@@ -66,6 +66,16 @@ func (d *disk) open(node string) (blockdev.Device, error) {
 	return &opening{d.content, d}, nil
 }
 
+// stall waits if the disk stalls.
+func (d *disk) stall() {
+	d.mu.Lock()
+	stalls := d.stalls
+	d.mu.Unlock()
+	if stalls != nil {
+		<-stalls
+	}
+}
+
 func (d *disk) held() string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -80,15 +90,13 @@ type opening struct {
 func (o *opening) Flush() error {
 	o.disk.mu.Lock()
 	o.disk.flushes++
-	stalls := o.disk.stalls
 	o.disk.mu.Unlock()
-	if stalls != nil {
-		<-stalls
-	}
+	o.disk.stall()
 	return o.Device.Flush()
 }
 
 func (o *opening) Close() error {
+	o.disk.stall()
 	o.disk.mu.Lock()
 	defer o.disk.mu.Unlock()
 	o.disk.holder = ""
@@ -607,6 +615,27 @@ func TestStartActive(t *testing.T) {
 				t.Errorf("%+v", g)
 			}
 		}
+	})
+}
+
+// A group that is lost while its storage does not answer is stuck, and free when it does.
+func TestLostGroupStalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := t.TempDir()
+		old, now := newDisk(t), newDisk(t)
+		a, b := newNode(t, old, store, "a", 100, false), newNode(t, now, store, "b", 200, false)
+		a.promote(t)
+		old.stalls = make(chan struct{})
+		// What a file server does that takes a client for dead.
+		if err := os.Remove(filepath.Join(store, "g1.lock")); err != nil {
+			t.Fatal(err)
+		}
+		b.promote(t)
+		time.Sleep(2*ownerCheck + lostPatience + stallPatience) // in the bubble's time
+		a.want(t, "stuck", "does not answer")
+		close(old.stalls)
+		synctest.Wait()
+		a.want(t, "standby", `node "b" is owner 2`)
 	})
 }
 

@@ -13,7 +13,7 @@ var writers = map[string]string{
 	"target/volume.SetPath":    "an administrator says what it is; any may follow any",
 	"internal/sockio.blocking": "what a socket can do, found out once",
 	"internal/sockio.turns":    "the same",
-	"target/registry.to":       "the cluster's manager says what follows; it is in one place",
+	"target/registry.set":      "the cluster's manager says what follows; it is in one place",
 }
 
 // A state machine has one writer, which goes by a table of legal transitions: a function

@@ -135,53 +135,46 @@ func (m *mapped) forget(beyond int64) {
 // poll looks at the store for the watcher: a store that has grown makes the
 // volume grow if it follows, one that was truncated is noticed.
 func (v *Volume) poll() {
-	if v.outgrown() {
-		_ = v.hooks.Change(v.follow, v.Info) // errAsBefore
+	if !v.pollSize(false) {
+		return
 	}
+	_ = v.hooks.Change(func() error {
+		if !v.pollSize(true) {
+			return errAsBefore
+		}
+		return nil
+	}, v.Info)
 }
 
 var errAsBefore = errors.New("blockdev: the volume has not grown")
 
-// outgrown reports whether there is more of the store than of the volume that follows it. It notices a truncation.
-func (v *Volume) outgrown() bool {
+// pollSize is poll for one look: it reports whether the volume is to grow, or with grow that it has grown.
+func (v *Volume) pollSize(grow bool) bool {
 	v.resizeMu.Lock()
 	defer v.resizeMu.Unlock()
-	return v.pollSize() != 0
-}
-
-// follow has the volume grow to the size of its store; errAsBefore: it has not.
-func (v *Volume) follow() error {
-	v.resizeMu.Lock()
-	defer v.resizeMu.Unlock()
-	size := v.pollSize()
-	if size == 0 {
-		return errAsBefore
-	}
-	if v.cfg.Lock && v.lock(v.size.Load(), size) != nil {
-		return errAsBefore // it is tried again: the limit of the process may be raised
-	}
-	v.grow(size)
-	return nil
-}
-
-// pollSize returns the size that the volume is to grow to, as its store has; 0: none. Preconditions: resizeMu is held.
-func (v *Volume) pollSize() int64 {
 	if v.closed.Load() {
-		return 0
+		return false
 	}
 	have, err := v.cfg.StoreSize()
 	if err != nil {
-		return 0
+		return false
 	}
 	size := v.size.Load()
 	if have < size {
 		v.forget(have)
-		return 0
+		return false
 	}
 	v.shortened.Store(false)
 	have &^= v.mask
 	if !v.cfg.Follow || have <= size || have > int64(len(v.mem)) {
-		return 0
+		return false
 	}
-	return have
+	if !grow {
+		return true
+	}
+	if v.cfg.Lock && v.lock(size, have) != nil {
+		return false // it is tried again: the limit of the process may be raised
+	}
+	v.grow(have)
+	return true
 }

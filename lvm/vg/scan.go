@@ -95,8 +95,8 @@ func apart(vg *meta.VG, disks []*Disk) error {
 			case first == nil:
 				first = a
 			case a.header.Committed.Checksum != first.header.Committed.Checksum && !bytes.Equal(a.VG.Text(&meta.Stamp{}), first.VG.Text(&meta.Stamp{})):
-				return fmt.Errorf("volume group %q: %s and %s hold different metadata with seqno %d, as each was changed without the other: give the devices of one side alone, or restore one of the two to all with lvm2's vgcfgrestore",
-					vg.Name, first.Disk.Path, d.Path, vg.Seqno)
+				return fmt.Errorf("%s and %s hold different metadata of volume group %q with seqno %d, as each was changed without the other: give the devices of one side alone, or restore one of the two to all with lvm2's vgcfgrestore",
+					first.Disk.Path, d.Path, vg.Name, vg.Seqno)
 			}
 		}
 	}

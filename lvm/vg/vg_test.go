@@ -171,7 +171,7 @@ func TestChangedApart(t *testing.T) {
 		if len(s.Groups) != 0 || len(s.Orphans) != 0 || len(s.Broken) != 1 {
 			t.Fatalf("%+v", s)
 		}
-		if _, err := s.Find("vg0"); err == nil || !strings.Contains(err.Error(), "/dev/t0 and /dev/t1 hold different metadata with seqno 2") {
+		if _, err := s.Find("vg0"); err == nil || !strings.Contains(err.Error(), `/dev/t0 and /dev/t1 hold different metadata of volume group "vg0" with seqno 2`) {
 			t.Error(err)
 		}
 	}

@@ -189,6 +189,7 @@ func journalSum(head, data []byte) uint32 {
 func (j *Journal) stick(old []byte, off int64) {
 	j.old, j.off = old, off
 	j.stuck.Store(true)
+	j.cutLocked(j.vol.dev.Info().Size) // by a shrink of which cut has heard before
 }
 
 // put makes the entry durable. When it fails, begun says that some of the entry may be
@@ -280,6 +281,10 @@ func (j *Journal) cut(size int64) {
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	j.cutLocked(size)
+}
+
+func (j *Journal) cutLocked(size int64) {
 	if left := max(0, size-j.off); left < int64(len(j.old)) {
 		j.old = j.old[:left]
 	}

@@ -583,6 +583,35 @@ func TestStuckBehindTheEnd(t *testing.T) {
 	}
 }
 
+// TestShrinkDuringAtomic: nor is what is cut off while it is written.
+func TestShrinkDuringAtomic(t *testing.T) {
+	j := newJournalled(t)
+	j.begin()
+	j.set(fill(journalledLen, 1))
+	j.fails = func(n int) bool {
+		if j.steps[n] == "write 3" && j.disk.Info().Size > journalledAt {
+			if err := j.disk.Resize(journalledAt); err != nil {
+				t.Error(err)
+			}
+		}
+		return false
+	}
+	if _, err := j.v.Journal.Write(fill(journalledLen, 2), journalledAt, context.Background()); !errors.Is(err, blockdev.ErrOutOfRange) {
+		t.Fatalf("%v, %q", err, j.steps)
+	}
+	j.fails = nil
+	if err := j.disk.Resize(journalledAt + journalledLen); err != nil {
+		t.Fatal(err)
+	}
+	if err := j.v.BeforeChange(blockdev.Wait, nil); err != nil || j.entry() {
+		t.Errorf("the entry is still there: %v", err)
+	}
+	if !bytes.Equal(j.content(journalledLen), make([]byte, journalledLen)) {
+		t.Error("the blocks have what was cut off")
+	}
+	j.end()
+}
+
 // TestUndoFails: a volume whose interrupted write cannot be undone, durably, or whose
 // journal cannot be read or cleared, is not served, and the next start tries again.
 func TestUndoFails(t *testing.T) {

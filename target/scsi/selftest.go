@@ -2,10 +2,12 @@ package scsi
 
 import (
 	"encoding/binary"
+	"errors"
 	"math"
 	"sync"
 	"time"
 
+	"softiser/blockdev"
 	"softiser/internal/spc"
 	"softiser/target/volume"
 )
@@ -217,7 +219,9 @@ func (lu *LU) readTest(all bool, stop func(done, total int64) byte) testResult {
 		if n <= 0 {
 			break
 		}
-		if _, err := lu.vol.ReadAt(buf[:n], off); err != nil {
+		if _, err := lu.vol.ReadAt(buf[:n], off); errors.Is(err, blockdev.ErrOutOfRange) {
+			continue // just now
+		} else if err != nil {
 			lu.vol.Counters.CountError(err, volume.Verifying)
 			r.result, r.lba = testFailed, uint64(off)>>g.Shift
 			r.key, r.asc = senseOf(err, volume.Reading)

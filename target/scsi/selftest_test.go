@@ -163,3 +163,24 @@ func TestSelfTestEndsMeanwhile(t *testing.T) {
 	v.SetGate(volume.Testing, false)
 	r.do(spc.AppendRead(nil, 0, 1, false), nil, 512).good()
 }
+
+// shrinking is a volume that is cut off just before its last piece is read.
+type shrinking struct{ blockdev.Device }
+
+func (v shrinking) ReadAt(p []byte, off int64) (int, error) {
+	if off+int64(len(p)) == v.Info().Size && off > 0 {
+		if err := v.Device.(sameVolume).Device.Resize(off); err != nil {
+			return 0, err
+		}
+	}
+	return v.Device.ReadAt(p, off)
+}
+
+// TestSelfTestBesideAShrink: a volume that becomes shorter has not failed its self-test.
+func TestSelfTestBesideAShrink(t *testing.T) {
+	r := newRig(t, Config{}, LUConfig{Volume: shrinking{newVolume(t, 8<<20, 512)}})
+	r.do(sendDiagnostic(testForegroundShort), nil, 0).good()
+	if size := r.dev.LUs()[0].geo().Info.Size; size != 7<<20 {
+		t.Errorf("%d bytes are left", size)
+	}
+}

@@ -248,7 +248,7 @@ func serve(ctx context.Context, f *serveFlags, out, logTo io.Writer) error {
 			os.Exit(exitFailure)
 		}
 	}()
-	if err := a.openVolumes(taken); err != nil {
+	if err := a.openVolumes(ctx, taken); err != nil {
 		return err
 	}
 	g := newGiving(a, &ls, cfg.Admin.Metrics)
@@ -292,9 +292,9 @@ func (a *app) begin(ctx context.Context, f *serveFlags, cfg *config.Config, ls *
 
 // openVolumes serves the volumes: those that have been handed over at once, the others when
 // the old process has ended.
-func (a *app) openVolumes(taken *taking) error {
+func (a *app) openVolumes(ctx context.Context, taken *taking) error {
 	if taken == nil {
-		return a.reg.OpenVolumes()
+		return a.reg.OpenVolumes(ctx)
 	}
 	if err := taken.open(a); err != nil {
 		return err

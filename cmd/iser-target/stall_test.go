@@ -159,6 +159,42 @@ func TestSIGTERMWhileOpening(t *testing.T) {
 	}
 }
 
+// TestSIGTERMWhileAnotherNodeHasTheGroup: a target that waits for another node ends at once, and well.
+func TestSIGTERMWhileAnotherNodeHasTheGroup(t *testing.T) {
+	dir := t.TempDir()
+	lock, err := os.Create(filepath.Join(dir, "g1.lock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(dir, "c.yaml")
+	text := `
+portals: [{listen: "` + loopback.FreeAddr(t) + `"}]
+volumes: [{name: disk0, type: file, path: ` + filepath.Join(dir, "disk0.img") + `, size: 1MiB, wwid: 6000000000000000000000000000da7a, serial: S1, write_through: true}]
+targets: [{iqn: iqn.2026-11.test:a, luns: [{lun: 0, volume: disk0}]}]
+ha: {node: b, store: ` + dir + `, groups: [{name: g1, volumes: [disk0], fencing: node, start: active}]}
+`
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := program(t, "serve", "--config", file, "--drain", "10ms", "--storage-timeout", "10ms")
+	var log output
+	c.Stderr = &log
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	await.True(t, "the target says whom it waits for", func() bool { return strings.Contains(log.String(), "holds the lock of group g1") })
+	if err := c.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if code := exitOf(t, c); code != 0 {
+		t.Errorf("exit %d:\n%s", code, &log)
+	}
+}
+
 // Nothing but a signal ends a command whose configuration does not come. The first one asks it
 // to end, and one that is given again ends it.
 func TestSignalsWhileReadingTheConfiguration(t *testing.T) {

@@ -294,10 +294,12 @@ func (t *taking) finish(a *app) {
 	if err := t.Gone(readyPatience); err != nil {
 		a.log.Error("what was not handed over may not be there", zap.Error(err))
 	}
-	if err := a.reg.OpenVolumes(); err != nil {
+	// The lock of groups has ended with the old process: another node may have been faster.
+	open, over := context.WithTimeout(context.Background(), promotePatience)
+	defer over()
+	if err := a.reg.OpenVolumes(open); err != nil {
 		a.log.Error("takeover", zap.Error(err))
 	}
-	// Their lock has ended with the old process: another node may have been faster.
 	ctx, cancel := context.WithTimeout(context.Background(), promotePatience)
 	defer cancel()
 	for _, name := range t.state.Active {

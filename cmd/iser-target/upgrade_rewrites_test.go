@@ -179,7 +179,7 @@ func TestSettle(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(a.reg.Close)
-	if err := errors.Join(ls.open(a.srv, cfg), a.openVolumes(nil)); err != nil {
+	if err := errors.Join(ls.open(a.srv, cfg), a.openVolumes(t.Context(), nil)); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())

@@ -181,7 +181,7 @@ func newNodeLogs(t *testing.T, text, name string, serve bool, log *zap.Logger, o
 		t.Cleanup(func() { stop(); <-over })
 		n.addr = srv.Addrs()[0]
 	}
-	if err := n.OpenVolumes(); err != nil {
+	if err := n.OpenVolumes(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	return n

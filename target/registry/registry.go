@@ -103,13 +103,13 @@ func (r *Registry) Busy() string { return strings.Join(r.volumes.busy(), ", ") }
 
 // OpenVolumes opens, and where the configuration says so creates, the volumes and
 // makes them LUNs and namespaces. One that cannot be opened is logged, shown by status and left
-// out; everything else is served.
-func (r *Registry) OpenVolumes() error {
+// out; everything else is served. It waits, until ctx ends, for other nodes that have groups with start: active.
+func (r *Registry) OpenVolumes(ctx context.Context) error {
 	if err := r.prepare(); err != nil {
 		return err
 	}
 	configured, served := r.mapping.addAll(r.config(), func(config.Volume) bool { return true })
-	r.groups.start(context.Background())
+	r.groups.start(ctx)
 	if configured > 0 && served == 0 {
 		return errors.New("none of the volumes can be opened, so there is nothing to serve; see the errors above")
 	}

@@ -150,7 +150,7 @@ func newBed(t *testing.T, text string) *bed {
 		t.Fatal(err)
 	}
 	t.Cleanup(b.Close)
-	if err := b.OpenVolumes(); err != nil {
+	if err := b.OpenVolumes(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	return b

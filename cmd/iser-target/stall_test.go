@@ -186,7 +186,7 @@ ha: {node: b, store: ` + dir + `, groups: [{name: g1, volumes: [disk0], fencing:
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
-	await.True(t, "the target says whom it waits for", func() bool { return strings.Contains(log.String(), "holds the lock of group g1") })
+	await.True(t, "the target says whom it waits for", func() bool { return strings.Contains(log.String(), "the lock of group g1") })
 	if err := c.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}

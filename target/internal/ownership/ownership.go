@@ -103,6 +103,9 @@ func (s *Store) waitLock(ctx context.Context, f *os.File) error {
 		select {
 		case <-ctx.Done():
 			who, _ := s.Owner()
+			if who == (Record{}) {
+				return fmt.Errorf("the lock of group %s (%s) is held, and nothing says by which node; demote the group where it is active, or have that node fenced: %w", s.group, f.Name(), ctx.Err())
+			}
 			return fmt.Errorf("node %q holds the lock of group %s (generation %d, since %s); demote it there, or have it fenced: %w",
 				who.Node, s.group, who.Generation, who.Since.Format(time.RFC3339), ctx.Err())
 		case <-time.After(lockPause):

@@ -115,6 +115,9 @@ func TestRecordIsGone(t *testing.T) {
 			t.Errorf("%s = %v", name, err)
 		}
 	}
+	if _, err := New(dir, "g", "b").Claim(now()); err == nil || !strings.Contains(err.Error(), "g.lock) is held, and nothing says by which node") {
+		t.Errorf("Claim of another node = %v", err)
+	}
 	if err := a.Yield(); err == nil || errors.Is(err, ErrLost) || a.Held() {
 		t.Errorf("Yield = %v", err)
 	}

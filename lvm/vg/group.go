@@ -77,17 +77,21 @@ func (g *Group) extend(disks []*Disk, why string) error {
 	}
 	// The labels say "in use" before the text names the disks: a cut between
 	// the two leaves disks that vgcreate refuses, never disks in two groups.
-	for _, d := range disks {
-		if err := d.setInUse(true); err != nil {
-			return err
-		}
-	}
+	var err error
 	for _, d := range disks {
 		g.Disks[d.Label.UUID] = d
+		if err = d.setInUse(true); err != nil {
+			break
+		}
 	}
-	err := g.Commit(next, why)
+	if err == nil {
+		err = g.Commit(next, why)
+	}
 	if err != nil {
 		for _, d := range disks {
+			if g.Disks[d.Label.UUID] == nil {
+				break // so far it has come
+			}
 			delete(g.Disks, d.Label.UUID)
 			if e := d.setInUse(false); e != nil {
 				g.note("%v", e)

@@ -205,6 +205,20 @@ func TestChangedApart(t *testing.T) {
 	}
 }
 
+// TestExtendFails: a disk that cannot be marked takes those that have been with it out again.
+func TestExtendFails(t *testing.T) {
+	c := testConfig(t)
+	a, b := lvmtest.New(64<<20), lvmtest.New(64<<20)
+	disks := mustPV(t, c, a, b)
+	b.CutAfter(0)
+	if _, err := c.Create("vg0", disks, GroupOptions{}, "vgcreate"); err == nil {
+		t.Fatal("a disk takes what it cannot")
+	}
+	if _, err := c.Create("vg0", mustPV(t, c, a), GroupOptions{}, "vgcreate"); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestStaleWriter: a second process that read earlier must not overwrite.
 func TestStaleWriter(t *testing.T) {
 	c := testConfig(t)

@@ -1,6 +1,7 @@
 package vg
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
@@ -126,13 +127,14 @@ func (g *Group) Reduce(pvs []*meta.PV, why string) error {
 	if err := g.Commit(next, why); err != nil {
 		return err
 	}
+	var errs []error
 	for _, d := range disks {
 		delete(g.Disks, d.Label.UUID)
 		if err := d.release(); err != nil {
-			return err
+			errs = append(errs, fmt.Errorf("%w (it is out of the group, and still marked: pvremove -ff)", err))
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // Remove ends the group; it must have no logical volumes.

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -216,6 +217,23 @@ func TestExtendFails(t *testing.T) {
 	}
 	if _, err := c.Create("vg0", mustPV(t, c, a), GroupOptions{}, "vgcreate"); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestReduceFails: a disk that cannot be cleared leaves no other one marked.
+func TestReduceFails(t *testing.T) {
+	c := testConfig(t)
+	devs := []*lvmtest.Disk{lvmtest.New(64 << 20), lvmtest.New(64 << 20), lvmtest.New(64 << 20)}
+	g, err := c.Create("vg0", mustPV(t, c, devs...), GroupOptions{}, "vgcreate")
+	if err != nil {
+		t.Fatal(err)
+	}
+	devs[1].CutAfter(0)
+	if err := g.Reduce(slices.Clone(g.VG.PVs[1:]), "vgreduce"); err == nil || !strings.Contains(err.Error(), "pvremove -ff") {
+		t.Fatal(err)
+	}
+	if s := scan(t, c, devs[0], devs[2]); len(s.Groups) != 1 || len(s.Groups[0].VG.PVs) != 1 || len(s.Orphans) != 1 || s.Orphans[0].InUse() {
+		t.Errorf("%+v", s)
 	}
 }
 

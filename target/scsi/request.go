@@ -121,7 +121,7 @@ func (t *Task) end() {
 		t.setSense(&spc.Sense{Key: spc.KeyNotReady, ASC: spc.ASCAccessTransition})
 	case why != volume.NotAborted:
 		t.Status, t.SenseLen, t.Sent = spc.StatusTaskAborted, 0, 0
-		t.Silent = why == volume.AbortedByOwner || !lu.modes.tas.Load()
+		t.Silent = why == volume.AbortedByOwner || !t.told && !lu.modes.tas.Load()
 	}
 	if t.Status == spc.StatusCheckCondition {
 		if q := lu.modes.qerr.Load(); q != qerrContinue {

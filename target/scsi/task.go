@@ -62,6 +62,7 @@ type Task struct {
 	lu        *LU  // nil: the LUN names none
 	itl       *itl // its side of the nexus
 	op        *command
+	told      bool        // a reset that has ended it found TAS set; written with the volume's lock held
 	job       func(*Task) // what it goes on with when it has waited
 	io        spc.IO      // decoded CDB of a medium access command
 	off       int64       // byte range of the medium access
@@ -124,7 +125,7 @@ func (t *Task) reset(d *Device) {
 	if t.data.t == nil { // once: fetch may still read it when the slot has a new command
 		t.data.t, t.chunk.t = t, t
 	}
-	t.Status, t.SenseLen, t.Sent, t.Wanted, t.Silent = spc.StatusGood, 0, 0, 0, false
+	t.Status, t.SenseLen, t.Sent, t.Wanted, t.Silent, t.told = spc.StatusGood, 0, 0, 0, false, false
 	t.off, t.n, t.chunk.done, t.chunk.staged = 0, 0, 0, 0
 	t.Op.Init((*request)(t))
 }

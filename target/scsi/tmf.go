@@ -176,7 +176,8 @@ func (d *Device) TellCleared(lun uint64, match func(*Nexus) bool) {
 // allowed again, every initiator gets a unit attention, at every LUN of the volume. Persistent
 // reservations stay.
 func (lu *LU) reset(n *Nexus, why spc.ASC, w *volume.Wait) {
-	lu.abortTasks(func(t *Task) volume.AbortReason { return byNexus(t, n) }, volume.AbortedByOther, anyCopier, w)
+	tas := lu.modes.tas.Load() // which may be gone when the tasks end
+	lu.abortTasks(func(t *Task) volume.AbortReason { t.told = t.told || tas; return byNexus(t, n) }, volume.AbortedByOther, anyCopier, w)
 	lu.vol.Unseize(nil)
 	cached := lu.vol.WriteCache()
 	lu.modes.restore()

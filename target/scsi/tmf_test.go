@@ -104,6 +104,31 @@ func TestClearTaskSet(t *testing.T) {
 	}
 }
 
+// TestResetTellsByTAS: a task that a reset ends is told by TASK ABORTED if TAS was set when the reset came, which
+// takes that back before storage lets go of the task.
+func TestResetTellsByTAS(t *testing.T) {
+	for _, tas := range []bool{false, true} {
+		release := make(chan struct{})
+		dev := faulty.New(newVolume(t, 1<<20, 512), 1, faulty.Rule{Op: faulty.Read, Hold: release})
+		r := newRig(t, Config{}, LUConfig{Volume: dev})
+		r.dev.lookup(0).modes.tas.Store(tas)
+		c := r.start(r.nx[1], 0, spc.AppendRead(nil, 0, 1, false), nil, 512)
+		await.True(t, "storage has it", func() bool { return dev.Held() == 1 })
+		done := make(chan TMFResponse, 1)
+		r.dev.Manage(r.nx[0], LogicalReset, 0, nil, func(x TMFResponse) { done <- x })
+		if r.dev.lookup(0).modes.tas.Load() {
+			t.Error("TAS was not saved, and is still set")
+		}
+		close(release)
+		if x := <-done; x != TMFComplete {
+			t.Errorf("%v", x)
+		}
+		if got := r.finish(c); got.silent == tas || got.status != spc.StatusTaskAborted {
+			t.Errorf("TAS %v: silent %v, %v", tas, got.silent, got.status)
+		}
+	}
+}
+
 func TestResets(t *testing.T) {
 	for _, c := range []struct {
 		f   TMF

@@ -100,8 +100,8 @@ func (r volumeRequest) forbiddenStill() nvme.Status {
 	if s := r.forbidden(); s != nvme.Success {
 		return s
 	}
-	if r.ns.vol.BeforeChange(blockdev.Wait, r.Stop()) != nil {
-		return nvme.InternalError
+	if err := r.ns.vol.BeforeChange(blockdev.Wait, r.Stop()); err != nil {
+		return r.ns.tell(err, nvme.InternalError)
 	}
 	return nvme.Success
 }
@@ -134,8 +134,8 @@ func (r volumeRequest) enable() {
 	}
 	if r.row.access == volume.Writes && r.ns.vol.BeforeChange(blockdev.NoWait, nil) != nil {
 		r.toWorker(func(r volumeRequest) {
-			if r.ns.vol.BeforeChange(blockdev.Wait, r.Stop()) != nil {
-				r.end(nvme.InternalError)
+			if err := r.ns.vol.BeforeChange(blockdev.Wait, r.Stop()); err != nil {
+				r.end(r.ns.tell(err, nvme.InternalError))
 				return
 			}
 			r.pace()
@@ -181,7 +181,7 @@ func (r volumeRequest) fail(err error, dir volume.Direction) {
 		return
 	}
 	r.ns.vol.Counters.CountError(err, dir)
-	r.end(errStatus(err, dir))
+	r.end(r.ns.tell(err, errStatus(err, dir)))
 }
 
 // counted counts how a command was carried out: on the receive goroutine, or on a worker.

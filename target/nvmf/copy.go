@@ -143,6 +143,6 @@ func (r copyRequest) copyFailed(err error, dir volume.Direction) {
 		}
 		r.end(s)
 	default:
-		r.end(errStatus(err, dir))
+		r.end(r.ns.tell(err, errStatus(err, dir)))
 	}
 }

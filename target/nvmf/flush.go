@@ -36,7 +36,7 @@ func (r flushRequest) all() {
 			}
 			if err := n.dev.Flush(); err != nil {
 				n.vol.Counters.CountError(err, volume.Writing)
-				s = errStatus(err, volume.Writing)
+				s = n.tell(err, errStatus(err, volume.Writing))
 			}
 			n.place.Unuse()
 		}

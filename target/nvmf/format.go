@@ -55,8 +55,8 @@ func (r rewriteRequest) formatNow() {
 		return
 	}
 	r.resume = func(r volumeRequest) {
-		if end.Err() != nil {
-			r.end(nvme.WriteFault)
+		if err := end.Err(); err != nil {
+			r.end(r.ns.tell(err, nvme.WriteFault))
 			return
 		}
 		r.end(nvme.Success)
@@ -78,7 +78,7 @@ func (r rewriteRequest) rewrite(o volume.Rewrite) (*volume.Outcome, nvme.Status)
 	case errors.Is(err, volume.ErrRestricted):
 		return nil, nvme.SanitizeFailed | nvme.DoNotRetry
 	case err != nil:
-		return nil, nvme.InternalError // it could not be saved
+		return nil, r.ns.tell(err, nvme.InternalError) // it could not be saved
 	}
 	return end, nvme.Success
 }

@@ -42,6 +42,6 @@ func (r markRequest) now() {
 	case errors.Is(err, blockdev.ErrOutOfRange): // resized since the check
 		r.end(nvme.LBAOutOfRange | nvme.DoNotRetry)
 	default: // it could not be saved
-		r.end(nvme.InternalError)
+		r.end(r.ns.tell(err, nvme.InternalError))
 	}
 }

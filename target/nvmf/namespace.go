@@ -6,11 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/dustin/go-humanize/english"
+	"go.uber.org/zap"
 
 	"softiser/blockdev"
 	"softiser/internal/nvme"
+	"softiser/target/internal/loglimit"
 	"softiser/target/portal"
 	"softiser/target/volume"
 )
@@ -26,6 +29,7 @@ type namespace struct {
 	names nvme.Identifiers
 
 	latency latencies
+	faults  loglimit.Limit // of the log
 
 	copies chan struct{} // holds a token for each copy that runs
 
@@ -36,7 +40,7 @@ type namespace struct {
 
 // newNamespace makes a namespace of s, as a place of the volume that cfg names.
 func newNamespace(s *subsystem, cfg *NamespaceConfig) (*namespace, error) {
-	n := &namespace{sub: s, id: cfg.NSID, cfg: *cfg, dev: cfg.Volume, ended: make(chan struct{}), copies: make(chan struct{}, volume.DefaultWorkers)}
+	n := &namespace{sub: s, id: cfg.NSID, cfg: *cfg, dev: cfg.Volume, faults: loglimit.Limit{Every: time.Second}, ended: make(chan struct{}), copies: make(chan struct{}, volume.DefaultWorkers)}
 	if n.id < 1 || n.id > maxNSID {
 		return nil, fmt.Errorf("the identifier is not between 1 and %d", maxNSID)
 	}
@@ -67,6 +71,18 @@ func newNamespace(s *subsystem, cfg *NamespaceConfig) (*namespace, error) {
 		}
 	}
 	return n, nil
+}
+
+// tell logs what the volume could not do for a command that ends with s, which it returns: what an operator
+// should see to, as no host tells him.
+func (n *namespace) tell(err error, s nvme.Status) nvme.Status {
+	switch s &^ nvme.DoNotRetry {
+	case nvme.WriteFault, nvme.UnrecoveredRead, nvme.InternalError, nvme.CapacityExceeded:
+		if _, marked := errors.AsType[*volume.MarkedError](err); !marked {
+			n.faults.Warn(n.sub.fe.log, "a volume failed a command", zap.String("subsystem", n.sub.cfg.NQN), zap.Uint32("namespace", n.id), zap.Error(err))
+		}
+	}
+	return s
 }
 
 // state is that through a portal group at the start.

@@ -43,9 +43,11 @@ func (r protectRequest) now() {
 		r.end(nvme.ReservationConflict | nvme.DoNotRetry)
 	case !on && others != 0, !r.ns.vol.MayProtect():
 		r.end(nvme.FeatureNotChangeable | nvme.DoNotRetry)
-	case r.ns.vol.Protect(on) != nil:
-		r.end(nvme.InternalError)
 	default:
-		r.end(nvme.Success)
+		s := nvme.Success
+		if err := r.ns.vol.Protect(on); err != nil {
+			s = r.ns.tell(err, nvme.InternalError)
+		}
+		r.end(s)
 	}
 }

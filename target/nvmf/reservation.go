@@ -64,7 +64,10 @@ func (r reservationRequest) change(n int, f func(r reservationRequest, keys []by
 		return
 	}
 	r.param(n, func(r *request) {
-		volumeRequest{r}.toWorker(func(r volumeRequest) { r.end(reserveStatus(f(reservationRequest{r}, r.params))) })
+		volumeRequest{r}.toWorker(func(r volumeRequest) {
+			err := f(reservationRequest{r}, r.params)
+			r.end(r.ns.tell(err, reserveStatus(err)))
+		})
 	})
 }
 
@@ -150,7 +153,7 @@ func (r reservationRequest) preemptAndAbort() {
 				q.Push()
 			}
 			if err := r.ns.vol.Preempt(&r.q.ctrl.client, p); err != nil {
-				r.end(reserveStatus(err))
+				r.end(r.ns.tell(err, reserveStatus(err)))
 			}
 		})
 	})

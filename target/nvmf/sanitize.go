@@ -124,8 +124,8 @@ func (r rewriteRequest) exitFailure() {
 			if !n.place.Use() {
 				continue
 			}
-			if n.vol.Rewriter.ExitFailure() != nil {
-				s = nvme.InternalError
+			if err := n.vol.Rewriter.ExitFailure(); err != nil {
+				s = n.tell(err, nvme.InternalError)
 			}
 			n.place.Unuse()
 		}

@@ -153,6 +153,9 @@ func TestJournalFails(t *testing.T) {
 			for _, cdb := range [][]byte{write, atomic} {
 				r.do(cdb, fill(4096, 40), 0).sense(spc.KeyHardware, spc.ASCInternalFailure)
 			}
+			if len(told) != 3 || !errors.Is(told[2], errDisk) || !strings.Contains(told[2].Error(), name) {
+				t.Errorf("of writes that are refused until then the operator was told %v", told[1:])
+			}
 			f.puts, f.clears = false, false
 			want := fill(4096, 60)
 			r.do(write, want, 0).good()

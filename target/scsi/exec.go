@@ -99,8 +99,8 @@ func (t *Task) enable() {
 	}
 	if t.writes() && lu.vol.BeforeChange(blockdev.NoWait, nil) != nil {
 		t.toWorker(func(t *Task) {
-			if t.lu.vol.BeforeChange(blockdev.Wait, t.Stop()) != nil {
-				t.fail(spc.KeyHardware, spc.ASCInternalFailure)
+			if err := t.lu.vol.BeforeChange(blockdev.Wait, t.Stop()); err != nil {
+				t.failErr(err, volume.Writing)
 				return
 			}
 			t.start()

@@ -46,8 +46,8 @@ func (t *Task) enabledStill() bool {
 		t.refuse(g)
 		return false
 	}
-	if t.lu.vol.BeforeChange(blockdev.Wait, t.Stop()) != nil {
-		t.fail(spc.KeyHardware, spc.ASCInternalFailure)
+	if err := t.lu.vol.BeforeChange(blockdev.Wait, t.Stop()); err != nil {
+		t.failErr(err, volume.Writing)
 		return false
 	}
 	return true

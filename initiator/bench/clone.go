@@ -73,7 +73,9 @@ func newClone(j *Job, luns []LUN, info blockdev.Info, epoch time.Time) (c *clone
 	}
 	unfit := func(format string, args ...any) error { return usage.Wrap(fail(format, args...)) }
 	switch {
-	case base < 0 || base > info.Size || size > info.Size-base:
+	case base < 0 || base > info.Size:
+		return nil, unfit("offset %d lies behind the end of the volume, %d bytes (reduce offset or offset_increment)", base, info.Size)
+	case size > info.Size-base:
 		return nil, unfit("the range of %d bytes at offset %d does not fit into the volume of %d bytes (reduce size, offset or offset_increment)", size, base, info.Size)
 	case size <= 0:
 		return nil, unfit("the range is smaller than one block of %d bytes", unit)

@@ -151,6 +151,7 @@ func TestRunRefused(t *testing.T) {
 		text, want string
 	}{
 		{f, "[j]\nsize=2m", "does not fit"},
+		{f, "[j]\noffset=2m", "offset 2097152 lies behind the end"},
 		{f, "[j]\noffset=1m", "smaller than one block"},
 		{f, "[j]\nbs=4k\noffset=100", "multiples of the volume's block"},
 		{ro, "[j]\nrw=write", "read-only"},

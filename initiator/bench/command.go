@@ -244,6 +244,9 @@ func (c *command) settle(stderr io.Writer) (every time.Duration, err error) {
 			return 0, usage.Errorf("--output-format=%s: expected normal, json, json+ or terse, or several with commas", c.format)
 		}
 	}
+	if !slices.Contains([]string{"auto", "always", "never"}, c.eta) {
+		return 0, usage.Errorf("--eta=%s: expected auto, always or never", c.eta)
+	}
 	if c.status != "" {
 		if every, err = parseDuration(c.status, time.Second); err != nil || every == 0 {
 			return 0, usage.Errorf("--status-interval=%s: expected a time above 0, such as 10 or 500ms", c.status)

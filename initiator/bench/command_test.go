@@ -88,6 +88,7 @@ func TestCommandRefuses(t *testing.T) {
 		want string
 	}{
 		{[]string{"--output-format=xml", "x://y"}, "expected normal, json"},
+		{[]string{"--eta=seldom", "x://y"}, "expected auto, always or never"},
 		{[]string{"a://b", "c://d"}, "two volumes"},
 		{[]string{"--rw=sideways", "a://b"}, "expected read, write"},
 		{[]string{"--bogus=1"}, "unknown flag"},

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -411,13 +412,29 @@ func (c *command) open(stdout io.Writer, follow bool) (io.Writer, func(error) er
 		if err != nil {
 			return nil, nil, fmt.Errorf("--output: %w", err)
 		}
-		return f, func(err error) error { return errors.Join(err, f.Close()) }, nil
+		w := &reportFile{w: f}
+		return w, func(err error) error { return errors.Join(cmp.Or(err, w.err), f.Close()) }, nil
 	}
 	f, err := durable.Replace(c.output)
 	if err != nil {
 		return nil, nil, fmt.Errorf("--output: %w", err)
 	}
-	return f, ended(f), nil
+	w, end := &reportFile{w: f}, ended(f)
+	return w, func(err error) error { return end(cmp.Or(err, w.err)) }, nil
+}
+
+// reportFile keeps the first error of what is written to a file, which reports for people do not tell.
+type reportFile struct {
+	w   io.Writer
+	err error
+}
+
+func (r *reportFile) Write(p []byte) (int, error) {
+	n, err := r.w.Write(p)
+	if err != nil && r.err == nil {
+		r.err = fmt.Errorf("--output: %w; not all of the report has been written", err)
+	}
+	return n, err
 }
 
 // ended keeps a file of a run that has ended well, and drops it otherwise.

@@ -3,12 +3,14 @@ package bench
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -133,6 +135,31 @@ func TestRefusedRunKeepsTheOldReport(t *testing.T) {
 	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) != 2 {
 		t.Errorf("left: %v, %v", left, err)
+	}
+}
+
+// A report that could not be written ends with an error, be it for people, who are told no errors by it, or for
+// programs, and be it one of several.
+func TestReportThatIsNotWritten(t *testing.T) {
+	const full = "/dev/full"
+	if _, err := os.Stat(full); err != nil {
+		t.Skip(err)
+	}
+	for _, follow := range []bool{false, true} {
+		for _, of := range []error{nil, errors.New("the run failed")} {
+			c := &command{output: full}
+			out, end, err := c.open(io.Discard, follow)
+			if err != nil {
+				t.Fatal(err)
+			}
+			WriteHeader(out, nil)
+			switch err := end(of); {
+			case of != nil && !errors.Is(err, of):
+				t.Errorf("follow %v: %v, want %v", follow, err, of)
+			case of == nil && (!errors.Is(err, syscall.ENOSPC) || !strings.Contains(err.Error(), full)):
+				t.Errorf("follow %v: %v, want one about %s", follow, err, full)
+			}
+		}
 	}
 }
 

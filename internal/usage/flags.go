@@ -2,6 +2,7 @@ package usage
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -38,7 +39,7 @@ func plainValue(bad *pflag.InvalidValueError) string {
 	number, isNumber := errors.AsType[*strconv.NumError](bad)
 	isNumber = isNumber && slices.Contains(numbers, kind)
 	switch {
-	case kind == "duration":
+	case kind == "duration" && strings.HasPrefix(fmt.Sprint(bad.Unwrap()), "time: "): // of package time; a value of its own says more
 		return "want a time with its unit, such as 500ms, 5s or 2m"
 	case kind == "bool":
 		return "want true or false"

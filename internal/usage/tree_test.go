@@ -53,6 +53,7 @@ func TestValues(t *testing.T) {
 		"--wait 5":                        `invalid argument "5" for "--wait" flag: want a time with its unit, such as 500ms, 5s or 2m; see p --help`,
 		"--on=maybe":                      "want true or false",
 		"--own x":                         `invalid argument "x" for "--own" flag: own words; see p --help`,
+		"--spin -1s":                      `invalid argument "-1s" for "--spin" flag: own words; see p --help`,
 	} {
 		p := &cobra.Command{Use: "p", SilenceErrors: true, SilenceUsage: true, Run: func(*cobra.Command, []string) {}}
 		p.SetFlagErrorFunc(FlagError)
@@ -60,6 +61,7 @@ func TestValues(t *testing.T) {
 		p.Flags().Duration("wait", 0, "")
 		p.Flags().Bool("on", false, "")
 		p.Flags().Var(ownWords{}, "own", "")
+		p.Flags().Var(ownWords{"duration"}, "spin", "")
 		p.SetArgs(strings.Fields(args))
 		if err := p.Execute(); err == nil || !Is(err) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", args, err, want)

@@ -38,7 +38,7 @@ func Command() *cobra.Command {
 // exitHelp ends the help of every tool.
 const exitHelp = `
 
-Exit codes: 0 all went well, 1 an error (the message says which), 2 wrong usage, 4 the connection was refused.`
+Exit codes: 0 all went well, 1 an error (the message says which), 2 wrong usage, 4 the connection was refused, 8 a time-out.`
 
 // endpoint is one queue pair with everything it needs.
 type endpoint struct {

@@ -2,6 +2,7 @@ package rdmatools
 
 import (
 	"fmt"
+	"math"
 	"strconv"
 	"time"
 )
@@ -17,13 +18,15 @@ func (v *rdmaDuration) Type() string { return "duration" }
 
 // Set parses s.
 func (v *rdmaDuration) Set(s string) error {
-	if n, err := strconv.Atoi(s); err == nil {
-		v.d = time.Duration(n) * time.Second
-		return nil
-	}
 	d, err := time.ParseDuration(s)
+	if n, bare := strconv.Atoi(s); bare == nil && n <= math.MaxInt64/int(time.Second) {
+		d, err = time.Duration(n)*time.Second, nil
+	}
+	if err != nil || d < 0 {
+		return fmt.Errorf("%q is no time to run; write whole seconds, or a time with its unit, such as 5, 1.5s or 500ms", s)
+	}
 	v.d = d
-	return err
+	return nil
 }
 
 // spin is how long a receiver looks before it sleeps. It needs a unit: a bare

@@ -55,7 +55,7 @@ const atomicSize = 8
 type perf struct {
 	transport
 	kind     perfKind
-	port     int
+	port     portFlag
 	size     int
 	iters    int
 	depth    int
@@ -122,7 +122,7 @@ func perfCommand(k perfKind) *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.StringVar(&p.source, "bind_source_ip", "", "RoCE: the local address (needed by a server)")
-	f.IntVarP(&p.port, "port", "p", perfPort, "port of the service: TCP's, or rdma_cm's over RoCE")
+	f.VarP(p.port.or(perfPort), "port", "p", "port of the service: TCP's, or rdma_cm's over RoCE")
 	if k.atomic() {
 		msg.Value = atomicSize
 		f.StringVarP(&p.atomicOp, "atomic_type", "A", "FETCH_AND_ADD", "operation: CMP_AND_SWAP or FETCH_AND_ADD")
@@ -264,6 +264,9 @@ func (p *perf) measure(ctx context.Context, host string) error {
 // serve is the server.
 func (p *perf) serve(ctx context.Context) error {
 	if err := p.check(); err != nil {
+		return err
+	}
+	if _, err := p.connParams(); err != nil { // before there is a client
 		return err
 	}
 	dev, err := p.open()

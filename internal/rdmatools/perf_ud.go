@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"strconv"
 
 	"softiser/internal/usage"
 	"softiser/rdma"
@@ -68,7 +67,7 @@ func (p *perf) measureDatagrams(ctx context.Context, dev *rdma.Device, host stri
 	}
 	ask := func(test string) (*rdma.DatagramPeer, error) {
 		offer := perfOffer{Test: test, Size: p.size, Depth: p.depth}
-		peer, err := run.qp.Resolve(ctx, p.network(), net.JoinHostPort(host, strconv.Itoa(p.port)), offer.append(nil))
+		peer, err := run.qp.Resolve(ctx, p.network(), net.JoinHostPort(host, p.port.String()), offer.append(nil))
 		return peer, withReason(err)
 	}
 	peer, err := ask(p.kind.name)
@@ -125,7 +124,7 @@ func (p *perf) serveDatagramClient(ctx context.Context, dev *rdma.Device) error 
 		return err
 	}
 	defer d.s.close()
-	ln, err := dev.ServeDatagrams(p.network(), net.JoinHostPort(p.source, strconv.Itoa(p.port)), d.lookup)
+	ln, err := dev.ServeDatagrams(p.network(), net.JoinHostPort(p.source, p.port.String()), d.lookup)
 	if err != nil {
 		return err
 	}

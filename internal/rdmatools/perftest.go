@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"time"
 
+	"softiser/internal/usage"
 	"softiser/rdma"
 )
 
@@ -384,7 +385,7 @@ func (p *perf) perftestParams() (rdma.ConnParams, error) {
 	case p.kind.latency:
 		p.rxDepth = 2
 	case p.rxDepth < 1 || p.rxDepth > 1<<14:
-		return rdma.ConnParams{}, fmt.Errorf("%s: -r %d: want 1 to %d", p.kind.name, p.rxDepth, 1<<14)
+		return rdma.ConnParams{}, usage.Errorf("%s: -r %d: want 1 to %d", p.kind.name, p.rxDepth, 1<<14)
 	default:
 		p.rxDepth = min(p.rxDepth, p.iters)
 		p.rxDepth += p.rxDepth % 2

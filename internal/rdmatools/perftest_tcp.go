@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -182,6 +183,10 @@ func (p *perf) exchangeTCP(ctx context.Context, server string) error {
 	if err := p.check(); err != nil {
 		return err
 	}
+	params, err := p.perftestParams()
+	if err != nil {
+		return err
+	}
 	dev, err := p.open()
 	if err != nil {
 		return err
@@ -192,7 +197,7 @@ func (p *perf) exchangeTCP(ctx context.Context, server string) error {
 		if err != nil {
 			return err
 		}
-		return p.testTCP(ctx, dev, nc, true)
+		return p.testTCP(ctx, dev, nc, params, true)
 	}
 	ln, err := listenTCP(ctx, p.source, p.port)
 	if err != nil {
@@ -210,7 +215,7 @@ func (p *perf) exchangeTCP(ctx context.Context, server string) error {
 			return errors.Join(err, ctx.Err())
 		}
 		from := nc.RemoteAddr()
-		err = p.testTCP(ctx, dev, nc, false)
+		err = p.testTCP(ctx, dev, nc, params, false)
 		if !p.persist {
 			return err
 		}
@@ -221,17 +226,18 @@ func (p *perf) exchangeTCP(ctx context.Context, server string) error {
 }
 
 // testTCP is one test over a connection to the other end, which it closes.
-func (p *perf) testTCP(ctx context.Context, dev *rdma.Device, nc net.Conn, client bool) error {
+func (p *perf) testTCP(ctx context.Context, dev *rdma.Device, nc net.Conn, params rdma.ConnParams, client bool) (err error) {
+	defer func() {
+		if err != nil { // of a connection that a signal has closed
+			err = errors.Join(err, ctx.Err())
+		}
+	}()
 	one := *p // what follows from the other end is for this test
 	p = &one
 	c := newPTTCP(nc, client)
 	defer c.close()
 	stop := context.AfterFunc(ctx, func() { _ = nc.Close() })
 	defer stop()
-	params, err := p.perftestParams()
-	if err != nil {
-		return err
-	}
 	local := params.RoCE.LocalAddr
 	if !local.IsValid() {
 		local = nc.LocalAddr().(*net.TCPAddr).AddrPort().Addr().Unmap()
@@ -269,7 +275,7 @@ func (p *perf) testTCP(ctx context.Context, dev *rdma.Device, nc net.Conn, clien
 		res, err = t.follow(ctx, c)
 	}
 	if err != nil {
-		return errors.Join(err, ctx.Err())
+		return err
 	}
 	if client {
 		// The server may not yet have been answered its last Write or Send.
@@ -333,6 +339,14 @@ func ptMTUCode(local netip.Addr, want int) (string, error) {
 		}
 	}
 	return "", usage.Errorf("path MTU %d: want 256, 512, 1024, 2048 or 4096", want)
+}
+
+// checkMTU refuses what is no path MTU of RoCE; 0 is the largest that there is.
+func checkMTU(n int) error {
+	if n == 0 || slices.Contains(ptMTUs, n) {
+		return nil
+	}
+	return usage.Errorf("path MTU %d: want 256, 512, 1024, 2048 or 4096", n)
 }
 
 // pathMTU is the smaller of both ends' path MTUs, bytes.

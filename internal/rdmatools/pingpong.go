@@ -3,6 +3,7 @@ package rdmatools
 import (
 	"context"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -78,7 +79,8 @@ func (d *pingpongDest) show(which string) string {
 type pingpong struct {
 	kind                      rdma.QPType
 	source                    string
-	port, size, mtu           int
+	port                      portFlag
+	size, mtu                 int
 	rxDepth, iters            int
 	json                      bool
 	out                       io.Writer
@@ -122,7 +124,7 @@ func pingpongCommand(t rdma.QPType) *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	f.IntVarP(&p.port, "port", "p", pingpongPort, "TCP port of the exchange")
+	f.VarP(p.port.or(pingpongPort), "port", "p", "TCP port of the exchange")
 	f.StringVar(&p.source, "bind_source_ip", "", "local address (default: that of the TCP connection)")
 	f.IntVarP(&p.size, "size", "s", size, "bytes per message")
 	if t != rdma.TypeUD {
@@ -135,7 +137,21 @@ func pingpongCommand(t rdma.QPType) *cobra.Command {
 }
 
 // run exchanges numbers with the other end, then messages.
-func (p *pingpong) run(ctx context.Context, server string) error {
+func (p *pingpong) run(ctx context.Context, server string) (err error) {
+	defer func() {
+		if err != nil { // of a connection that a signal has closed
+			err = errors.Join(err, ctx.Err())
+		}
+	}()
+	var local netip.Addr
+	if p.source != "" {
+		if local, err = netip.ParseAddr(p.source); err != nil {
+			return usage.Errorf("local address %q: want an IP address", p.source)
+		}
+	}
+	if err := checkMTU(p.mtu); err != nil {
+		return err
+	}
 	switch {
 	case p.size < 1 || p.size > 1<<24:
 		return usage.Errorf("pingpong: -s %d: want 1 to %d bytes", p.size, 1<<24)
@@ -151,11 +167,8 @@ func (p *pingpong) run(ctx context.Context, server string) error {
 	defer nc.Close()
 	stop := context.AfterFunc(ctx, func() { _ = nc.Close() })
 	defer stop()
-	local := nc.LocalAddr().(*net.TCPAddr).AddrPort().Addr().Unmap()
-	if p.source != "" {
-		if local, err = netip.ParseAddr(p.source); err != nil {
-			return usage.Errorf("local address %q: want an IP address", p.source)
-		}
+	if !local.IsValid() {
+		local = nc.LocalAddr().(*net.TCPAddr).AddrPort().Addr().Unmap()
 	}
 	dev, err := rdma.Open(&rdma.DeviceConfig{Provider: rdma.ProviderRoCE})
 	if err != nil {
@@ -205,16 +218,16 @@ func (p *pingpong) meet(ctx context.Context, server string) (net.Conn, error) {
 
 // dialTCP and listenTCP are for what ends of RoCE tell each other over TCP; source is the
 // local address, or empty.
-func dialTCP(ctx context.Context, source, server string, port int) (net.Conn, error) {
+func dialTCP(ctx context.Context, source, server string, port portFlag) (net.Conn, error) {
 	var d net.Dialer
 	if source != "" {
 		d.LocalAddr = &net.TCPAddr{IP: net.ParseIP(source)}
 	}
-	return d.DialContext(ctx, "tcp", net.JoinHostPort(server, strconv.Itoa(port)))
+	return d.DialContext(ctx, "tcp", net.JoinHostPort(server, port.String()))
 }
 
-func listenTCP(ctx context.Context, source string, port int) (net.Listener, error) {
-	return new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(source, strconv.Itoa(port)))
+func listenTCP(ctx context.Context, source string, port portFlag) (net.Listener, error) {
+	return new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(source, port.String()))
 }
 
 // prepare makes the queue pair, with receives in it.

@@ -38,7 +38,8 @@ type rping struct {
 	server, client, persistent bool
 	verbose, validate, debug   bool
 	addr                       string
-	port, count, size          int
+	port                       portFlag
+	count, size                int
 	json                       bool
 
 	out io.Writer
@@ -79,7 +80,7 @@ func RPing() *cobra.Command {
 	f.BoolVarP(&r.client, "client", "c", false, "be the client")
 	f.StringVarP(&r.addr, "address", "a", "", "server: address to listen on (default all; RoCE needs one); client: server's address (default 127.0.0.1)")
 	f.StringVarP(&r.source, "source", "I", "", "RoCE: local address (client); the one on the way to the server")
-	f.IntVarP(&r.port, "port", "p", rpingPort, "port of the service: TCP's, or rdma_cm's over RoCE")
+	f.VarP(r.port.or(rpingPort), "port", "p", "port of the service: TCP's, or rdma_cm's over RoCE")
 	f.BoolVarP(&r.verbose, "verbose", "v", false, "print the text of each ping")
 	f.BoolVarP(&r.validate, "validate", "V", false, "compare what comes back (client)")
 	f.IntVarP(&r.count, "count", "C", 0, "number of pings (client); 0: until interrupted")
@@ -98,6 +99,9 @@ func (r *rping) run(ctx context.Context) error {
 	}
 	if r.size < rpingMin || r.size > rpingMax {
 		return usage.Errorf("rping: -S %d: want %d to %d bytes", r.size, rpingMin, rpingMax)
+	}
+	if r.count < 0 {
+		return usage.Errorf("rping: -C %d: want the number of pings, or 0 for pings until interrupted", r.count)
 	}
 	p, err := r.params()
 	if err != nil {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"net"
 	"net/netip"
-	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -90,7 +89,13 @@ func (t *transport) network() string {
 func (t *transport) params() (rdma.ConnParams, error) {
 	p := rdma.ConnParams{MPA: rdma.MPAParams{GSO: t.gso, Rev: t.rev}, BusyPoll: cmp.Or(t.busyPoll.d, rdma.BusyPollOff), Congestion: t.congestion}
 	p.RoCE.PathMTU = t.mtu
-	var err error
+	if t.rev < 1 || t.rev > 2 {
+		return p, usage.Errorf("--mpa-rev %d: want 1 or 2", t.rev)
+	}
+	err := checkMTU(t.mtu)
+	if err != nil {
+		return p, err
+	}
 	if p.CRC, err = rdma.ParseCRCMode(t.crc); err != nil {
 		return p, usage.Errorf("--crc: %v", err)
 	}
@@ -114,16 +119,16 @@ func (t *transport) local() (netip.Addr, error) {
 }
 
 // listen listens at an address of this host; flag is the one that names it.
-func (t *transport) listen(dev *rdma.Device, addr string, port int, flag string) (*rdma.Listener, error) {
+func (t *transport) listen(dev *rdma.Device, addr string, port portFlag, flag string) (*rdma.Listener, error) {
 	if addr == "" && t.roce() {
 		return nil, usage.Errorf("over RoCE a server listens on one address: say which (%s)", flag)
 	}
-	return dev.Listen(t.network(), net.JoinHostPort(addr, strconv.Itoa(port)), nil)
+	return dev.Listen(t.network(), net.JoinHostPort(addr, port.String()), nil)
 }
 
 // dial connects to a port of a host.
-func (t *transport) dial(ctx context.Context, host string, port int, qp *rdma.QP, p *rdma.ConnParams) (*rdma.ConnInfo, error) {
-	info, err := rdma.Dial(ctx, t.network(), net.JoinHostPort(host, strconv.Itoa(port)), qp, p)
+func (t *transport) dial(ctx context.Context, host string, port portFlag, qp *rdma.QP, p *rdma.ConnParams) (*rdma.ConnInfo, error) {
+	info, err := rdma.Dial(ctx, t.network(), net.JoinHostPort(host, port.String()), qp, p)
 	return info, withReason(err)
 }
 

@@ -31,7 +31,7 @@ type ucmatose struct {
 	exchange
 	transport
 	server, bind string
-	port         int
+	port         portFlag
 }
 
 // UCMatose is the command ucmatose.
@@ -55,7 +55,7 @@ func UCMatose() *cobra.Command {
 	f := cmd.Flags()
 	f.StringVarP(&u.server, "server", "s", "", "be the client of this server")
 	f.StringVarP(&u.bind, "bind", "b", "", "address to listen on (server); RoCE: the local address of either end")
-	f.IntVarP(&u.port, "port", "p", ucmatosePort, "port of the service: TCP's, or rdma_cm's over RoCE")
+	f.VarP(u.port.or(ucmatosePort), "port", "p", "port of the service: TCP's, or rdma_cm's over RoCE")
 	u.counts(f, "number of connections", "messages each way per connection", "bytes per message")
 	u.flags(cmd)
 	return cmd

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"strconv"
 	"sync"
 	"time"
 
@@ -26,7 +25,7 @@ const udaddyPort = 7174
 type udaddy struct {
 	exchange
 	server, bind string
-	port         int
+	port         portFlag
 }
 
 // UDAddy is the command udaddy.
@@ -45,7 +44,7 @@ func UDAddy() *cobra.Command {
 	var wait time.Duration
 	f.StringVarP(&u.server, "server", "s", "", "be the client of this server")
 	f.StringVarP(&u.bind, "bind", "b", "", "local address (needed by the server)")
-	f.IntVarP(&u.port, "port", "p", udaddyPort, "port of the service")
+	f.VarP(u.port.or(udaddyPort), "port", "p", "port of the service")
 	u.counts(f, "number of queue pairs at each end", "datagrams each way per queue pair", "bytes per datagram")
 	f.DurationVar(&wait, "timeout", 30*time.Second, "give up, as datagrams may be lost, when they have not come for this long; the server waits for its first client without end")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -105,7 +104,7 @@ func (u *udaddy) runServer(ctx context.Context, dev *rdma.Device, local netip.Ad
 	var mu sync.Mutex // guards given
 	given := map[rdma.RoCEAddr]*datagramNode{}
 	all := make(chan struct{})
-	ln, err := dev.ServeDatagrams("roce", net.JoinHostPort(local.String(), strconv.Itoa(u.port)), func(l *rdma.Lookup) rdma.LookupAnswer {
+	ln, err := dev.ServeDatagrams("roce", net.JoinHostPort(local.String(), u.port.String()), func(l *rdma.Lookup) rdma.LookupAnswer {
 		mu.Lock()
 		defer mu.Unlock()
 		n := given[l.Remote]
@@ -153,7 +152,7 @@ func (u *udaddy) runClient(ctx context.Context, nodes []*datagramNode) error {
 	u.say("udaddy: starting client")
 	u.say("udaddy: connecting")
 	for _, n := range nodes {
-		peer, err := n.qp.Resolve(ctx, "roce", net.JoinHostPort(u.server, strconv.Itoa(u.port)), nil)
+		peer, err := n.qp.Resolve(ctx, "roce", net.JoinHostPort(u.server, u.port.String()), nil)
 		if err != nil {
 			return err
 		}

@@ -165,6 +165,7 @@ func receive(ctx context.Context, nc net.Conn, cfg *ServerConfig) (request, erro
 
 func (*overTCP) listen(network, addr string, cfg *ListenConfig) (acceptor, error) {
 	lc := net.ListenConfig{Control: congestion.Listening(congestion.Auto)}
+	lc.SetMultipathTCP(false) // an FPDU fits a segment of one path
 	ln, err := lc.Listen(context.Background(), network, addr)
 	if err != nil {
 		return nil, fmt.Errorf("rdma: %w", err)

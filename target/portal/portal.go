@@ -89,6 +89,7 @@ func (p *Portal) listen() error {
 		}
 		return rc.Control(func(fd uintptr) { optErr = p.setOptions(int(fd)) })
 	}}
+	lc.SetMultipathTCP(false) // whose subflows come and go by other addresses, and whose sockets know fewer options
 	ln, err := lc.Listen(context.Background(), "tcp", p.cfg.Listen)
 	if err == nil && optErr != nil {
 		ln.Close()

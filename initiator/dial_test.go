@@ -115,6 +115,24 @@ func TestDialClosed(t *testing.T) {
 	})
 }
 
+// A portal on a link leads to another one there.
+func TestRedirectOnLink(t *testing.T) {
+	bubble(t, func(t *testing.T, ft *fakeTarget) {
+		cfg := ft.config()
+		cfg.Address = "[fe80::1%eth0]:3260"
+		ft.loginErr = func(*iscsi.LoginIdentity) error {
+			if ft.conns[len(ft.conns)-1].addr == cfg.Address {
+				return iscsi.Redirect(false, "[fe80::5]:3261,1")
+			}
+			return nil
+		}
+		l := dialLUN(t, cfg)
+		if p := l.Sessions()[0].Info().Portal; p != "[fe80::5%eth0]:3261" {
+			t.Errorf("portal %s", p)
+		}
+	})
+}
+
 // Redirection is followed, but not for ever, and a reconnect starts at the
 // address that was configured.
 func TestRedirect(t *testing.T) {

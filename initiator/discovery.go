@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 
+	"softiser/initiator/internal/volurl"
 	"softiser/initiator/internal/wrongport"
 	"softiser/internal/iscsi"
 )
@@ -71,7 +73,7 @@ func discover(ctx context.Context, cfg *Config) (ts []Target, err error) {
 			if p.HasTag {
 				g = int(p.PortalGroupTag)
 			}
-			t.Portals = append(t.Portals, Portal{p.Address, g})
+			t.Portals = append(t.Portals, Portal{onLink(p.Address, cfg.Address), g})
 		}
 		if len(t.Portals) == 0 {
 			// A target without an address is at the portal that was asked.
@@ -80,6 +82,15 @@ func discover(ctx context.Context, cfg *Config) (ts []Target, err error) {
 		ts = append(ts, t)
 	}
 	return ts, nil
+}
+
+// onLink is an address that the portal at another one has told, with the interface that leads to both.
+func onLink(addr, portal string) string {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return addr
+	}
+	return net.JoinHostPort(volurl.OnLink(host, portal), port)
 }
 
 // textExchange is a discovery session in full feature phase: one Text Request

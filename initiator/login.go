@@ -115,7 +115,7 @@ func (s *Session) connect(ctx context.Context) (*conn, error) {
 		if perr != nil || hops == 7 {
 			return nil, fmt.Errorf("initiator: %s: cannot follow the redirection to %q (hop %d): %w", s.cfg.URL(), le.Redirect, hops+1, errors.Join(err, perr))
 		}
-		addr = p.Address
+		addr = onLink(p.Address, addr)
 	}
 }
 

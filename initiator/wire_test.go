@@ -3,6 +3,7 @@ package initiator
 import (
 	"bytes"
 	"context"
+	"slices"
 	"testing"
 
 	"softiser/internal/iscsi"
@@ -88,6 +89,29 @@ func TestDiscoverInPieces(t *testing.T) {
 		}
 		if len(ts) != 2 || ts[0].Name != "iqn.2026-11.softiser:a" || ts[1].Portals[0] != (Portal{"[2001:db8::1]:3261", 2}) {
 			t.Fatalf("%+v", ts)
+		}
+	})
+}
+
+// A portal that is reached on a link, which initiators call what they like, tells of addresses there.
+func TestDiscoverOnLink(t *testing.T) {
+	bubble(t, func(t *testing.T, ft *fakeTarget) {
+		ft.onText = func(d *fakeDM, p *iscsi.PDU) {
+			var r iscsi.PDU
+			q := r.BHS.NewTextResponse()
+			q.SetFinal(true)
+			r.BHS.SetITT(p.BHS.ITT())
+			r.BHS.SetTTT(iscsi.ReservedTag)
+			r.Data = iscsi.AppendTarget(nil, &iscsi.DiscoveredTarget{Name: "iqn.2026-11.softiser:a", Portals: []iscsi.TargetPortal{
+				{Address: "[fe80::1]:3260", PortalGroupTag: 1, HasTag: true}, {Address: "[2001:db8::1]:3260", PortalGroupTag: 1, HasTag: true}}})
+			d.win.Advance()
+			d.answer(&r)
+		}
+		cfg := ft.config()
+		cfg.Address, cfg.TargetName = "[fe80::1%eth0]:3260", ""
+		ts, err := Discover(context.Background(), cfg)
+		if want := []Portal{{"[fe80::1%eth0]:3260", 1}, {"[2001:db8::1]:3260", 1}}; err != nil || len(ts) != 1 || !slices.Equal(ts[0].Portals, want) {
+			t.Errorf("%+v, %v", ts, err)
 		}
 	})
 }

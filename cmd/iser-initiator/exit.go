@@ -73,6 +73,8 @@ func advice(err error) string {
 		return ""
 	case errors.Is(err, syscall.ENETUNREACH), errors.Is(err, syscall.EHOSTUNREACH):
 		return "; this machine has no way to that address: is it the target's (ip route get ADDRESS)?"
+	case errors.Is(err, syscall.EINVAL) && linkLocal(err):
+		return "; an address that begins with fe80: needs an interface of this machine (ip link), as in [fe80::1%eth0]"
 	case errors.Is(err, syscall.ECONNRESET) && errors.Is(err, blockio.ErrNoConnection):
 		return "; the other end closed the connection without an answer, as a portal does that requires TLS or leaves this transport out: the target's log says why"
 	case !errors.Is(err, syscall.ECONNREFUSED):
@@ -85,6 +87,16 @@ func advice(err error) string {
 		}
 	}
 	return refused
+}
+
+// linkLocal reports whether err is about a link-local address of IPv6.
+func linkLocal(err error) bool {
+	op, ok := errors.AsType[*net.OpError](err)
+	if !ok {
+		return false
+	}
+	a, ok := op.Addr.(*net.TCPAddr)
+	return ok && a.IP.To4() == nil && a.IP.IsLinkLocalUnicast()
 }
 
 // What may be a secret in a URL: behind the user's name, and in an option.

@@ -523,6 +523,8 @@ func TestConnectionAdvice(t *testing.T) {
 		{blockio.NoConnection(op(syscall.ENETUNREACH)), "no way to that address"},
 		{blockio.NoConnection(op(syscall.EHOSTUNREACH)), "no way to that address"},
 		{&initiator.WrongProtocolError{Address: "127.0.0.1:3260", Err: syscall.ECONNRESET}, ""},
+		{&net.OpError{Op: "dial", Addr: &net.TCPAddr{IP: net.ParseIP("fe80::1"), Port: 3260}, Err: syscall.EINVAL}, "[fe80::1%eth0]"},
+		{&net.OpError{Op: "dial", Addr: &net.TCPAddr{IP: net.ParseIP("::1"), Port: 3260}, Err: syscall.EINVAL}, ""},
 	} {
 		if got := advice(c.err); !strings.Contains(got, c.want) || c.want == "" && got != "" {
 			t.Errorf("%v: %q, want %q", c.err, got, c.want)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 
+	"softiser/initiator/internal/volurl"
 	"softiser/internal/nvme"
 )
 
@@ -116,7 +117,7 @@ func (a *Association) readDiscovery(ctx context.Context) (*Log, error) {
 			if err != nil {
 				return nil, err
 			}
-			log.Records = append(log.Records, entry(&e))
+			log.Records = append(log.Records, entry(&e, a.cfg.Address))
 		}
 	}
 	again, n, err := a.discoveryHeader(ctx, head)
@@ -133,11 +134,11 @@ func (a *Association) discoveryHeader(ctx context.Context, b []byte) (uint64, in
 	return nvme.ParseDiscoveryHeader(b)
 }
 
-// entry is a discovery log entry in the words of nvme-cli.
-func entry(e *nvme.DiscoveryEntry) Entry {
+// entry is a discovery log entry of the service at an address in the words of nvme-cli.
+func entry(e *nvme.DiscoveryEntry, service string) Entry {
 	out := Entry{
 		Transport: e.Transport.String(), Family: e.Family.String(), Type: e.Type.String(),
-		PortID: e.PortID, Service: e.Service, Subsystem: e.Subsystem, Address: e.Address,
+		PortID: e.PortID, Service: e.Service, Subsystem: e.Subsystem, Address: volurl.OnLink(e.Address, service),
 	}
 	switch e.Requirements & 3 {
 	case nvme.ChannelUnspecified:

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"strconv"
 	"strings"
 )
@@ -54,6 +55,18 @@ func HostPort(hp, port string) (string, error) {
 		return "", fmt.Errorf("port %q is not a number from 1 to 65535", port)
 	}
 	return net.JoinHostPort(host, port), nil
+}
+
+// OnLink is a host that was told by the peer at an address, host:port: one that is local to a link is on the
+// interface by which the peer was reached, as the peer cannot know what that is called here (RFC 4007 §6).
+func OnLink(host, peer string) string {
+	h, _, err := net.SplitHostPort(peer)
+	from, ferr := netip.ParseAddr(h)
+	to, terr := netip.ParseAddr(host)
+	if err != nil || ferr != nil || terr != nil || !to.Is6() || !to.IsLinkLocalUnicast() || to.Zone() != "" {
+		return host
+	}
+	return to.WithZone(from.Zone()).String()
 }
 
 // Redact removes what may be a secret.

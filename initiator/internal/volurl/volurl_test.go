@@ -25,6 +25,23 @@ func TestHostPort(t *testing.T) {
 	}
 }
 
+// A host that is local to a link is on the one that its peer is on.
+func TestOnLink(t *testing.T) {
+	for _, c := range [][3]string{
+		{"fe80::1", "[fe80::2%eth0]:3260", "fe80::1%eth0"},
+		{"fe80::1", "[2001:db8::2]:3260", "fe80::1"},
+		{"fe80::1", "host:3260", "fe80::1"},
+		{"fe80::1%eth1", "[fe80::2%eth0]:3260", "fe80::1%eth1"},
+		{"2001:db8::1", "[fe80::2%eth0]:3260", "2001:db8::1"},
+		{"169.254.0.1", "[fe80::2%eth0]:3260", "169.254.0.1"},
+		{"host", "[fe80::2%eth0]:3260", "host"},
+	} {
+		if got := OnLink(c[0], c[1]); got != c[2] {
+			t.Errorf("%s at %s: %s, want %s", c[0], c[1], got, c[2])
+		}
+	}
+}
+
 func TestScheme(t *testing.T) {
 	if scheme, rest, ok := Scheme("NVMe+TCP://H/NQN"); scheme != "nvme+tcp" || rest != "H/NQN" || !ok {
 		t.Errorf("%q, %q, %v", scheme, rest, ok)

@@ -25,11 +25,11 @@ type progress struct {
 	idle  chan struct{} // closed when the goroutine has ended
 }
 
-// startProgress shows verb's progress on stderr if that is a terminal.
+// startProgress shows verb's progress on stderr if that is a terminal on which a line can be replaced.
 func startProgress(verb string, total int64, show bool) *progress {
 	p := &progress{verb: verb, total: total, begun: time.Now(), quit: make(chan struct{}), idle: make(chan struct{})}
 	st, err := os.Stderr.Stat()
-	if !show || err != nil || st.Mode()&os.ModeCharDevice == 0 {
+	if !show || terminal.Dumb() || err != nil || st.Mode()&os.ModeCharDevice == 0 {
 		close(p.idle)
 		return p
 	}

@@ -256,6 +256,8 @@ func (c *command) settle(stderr io.Writer) (every time.Duration, err error) {
 	switch {
 	case c.live && terminal.Columns(stderr) == 0:
 		return 0, usage.Errorf("--live: stderr is no terminal, or one that does not know its size (stty size)")
+	case c.live && terminal.Dumb():
+		return 0, usage.Errorf("--live: stderr is a terminal that can only write lines (TERM=dumb); --eta=always writes one")
 	case c.live && every > 0 && (c.output == "" || c.output == "-"):
 		return 0, usage.Errorf("--live together with --status-interval: the reports need a file of their own, --output")
 	}

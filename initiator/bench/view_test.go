@@ -178,6 +178,8 @@ func TestLiveRefused(t *testing.T) {
 	try(tty, "does not know its size")
 	ptytest.Resize(t, tty, 80, 24)
 	try(tty, "the reports need a file of their own", "--status-interval=1")
+	t.Setenv("TERM", "dumb")
+	try(tty, "TERM=dumb")
 }
 
 // An interrupt ends the view, gives the terminal back and is followed by the report.

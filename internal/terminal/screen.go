@@ -31,10 +31,10 @@ type Screen struct {
 	draw   func(columns int) []byte // what is shown
 }
 
-// OpenScreen takes the terminal that tty is; nil if it is none or does not know its size. What
-// is drawn goes to out, which ends in tty.
+// OpenScreen takes the terminal that tty is; nil if it is none, a dumb one, or does not know its
+// size. What is drawn goes to out, which ends in tty.
 func OpenScreen(out, tty io.Writer) *Screen {
-	if Columns(tty) == 0 {
+	if Columns(tty) == 0 || Dumb() {
 		return nil
 	}
 	s := &Screen{out: out, tty: tty, resized: make(chan os.Signal, 1), stopped: make(chan os.Signal, 1), quit: make(chan struct{}), idle: make(chan struct{})}

@@ -46,6 +46,11 @@ func TestScreen(t *testing.T) {
 		t.Error("a buffer has a screen")
 	}
 	ptytest.Resize(t, tty, 40, 10)
+	t.Setenv("TERM", "dumb")
+	if OpenScreen(tty, tty) != nil {
+		t.Error("a terminal without escape sequences has a screen")
+	}
+	t.Setenv("TERM", "xterm")
 	s := OpenScreen(tty, tty)
 	if err := s.Show(func(columns int) []byte { return fmt.Appendf(nil, "%d columns", columns) }); err != nil {
 		t.Fatal(err)

@@ -21,6 +21,9 @@ func Is(f any) bool {
 	return errno == 0
 }
 
+// Dumb reports whether the terminal is said to know no escape sequences, as that of an editor's shell.
+func Dumb() bool { return os.Getenv("TERM") == "dumb" }
+
 // Columns returns the width of the terminal that w is, 0 if it is none or does not know.
 func Columns(w io.Writer) int {
 	columns, _ := Size(w)

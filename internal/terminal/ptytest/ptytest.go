@@ -14,10 +14,11 @@ import (
 const patience = time.Minute
 
 // Open makes a terminal and returns its two ends, which are closed when the test ends: what a
-// program has, and what a person types into and looks at. An error means that there are none
-// here.
+// program has, and what a person types into and looks at. It knows escape sequences, whatever that
+// of the test's own environment does. An error means that there are none here.
 func Open(t testing.TB) (tty, person *os.File, err error) {
 	t.Helper()
+	t.Setenv("TERM", "xterm")
 	if person, err = os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0); err != nil {
 		return nil, nil, err
 	}

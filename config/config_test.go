@@ -1,6 +1,8 @@
 package config
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -292,16 +294,23 @@ func TestSecretsAreReadAndNotPrinted(t *testing.T) {
 
 // What check prints is itself a configuration that means the same.
 func TestPrintedConfigurationLoads(t *testing.T) {
-	c, err := Parse([]byte(head), "/x/x.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	again, err := Parse([]byte(c.YAML()), "/x/x.yaml")
-	if err != nil {
-		t.Fatalf("%v\n%s", err, c.YAML())
-	}
-	if c.YAML() != again.YAML() {
-		t.Errorf("first:\n%s\nsecond:\n%s", c.YAML(), again.YAML())
+	const nothing = "# nothing is configured\n"
+	const empty = "targets: [{iqn: iqn.2026-11.x:a}]\nsubsystems: [{nqn: nqn.2026-11.x:a}]\n"
+	for _, text := range []string{head, nothing, empty} {
+		c, err := Parse([]byte(text), "/x/x.yaml")
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, err := Parse([]byte(c.YAML()), "/x/x.yaml")
+		if err != nil {
+			t.Fatalf("%v\n%s", err, c.YAML())
+		}
+		if c.YAML() != again.YAML() {
+			t.Errorf("first:\n%s\nsecond:\n%s", c.YAML(), again.YAML())
+		}
+		if b, err := json.Marshal(c); err != nil || bytes.Contains(b, []byte("null")) {
+			t.Errorf("%s, %v", b, err)
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package config
 import (
 	"bytes"
 	"encoding/json"
+	"slices"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -37,6 +38,23 @@ func (c *Config) printable() *Config {
 	p.File = ""
 	return &p
 }
+
+// MarshalJSON writes lists of which nothing is said as empty ones: null is no list, neither here nor to
+// whoever reads it.
+func (c Config) MarshalJSON() ([]byte, error) {
+	type plain Config
+	c.Portals, c.Volumes, c.Targets, c.Subsystems = list(c.Portals), list(c.Volumes), list(c.Targets), slices.Clone(c.Subsystems)
+	for i := range c.Targets {
+		c.Targets[i].LUNs = list(c.Targets[i].LUNs)
+	}
+	for i := range c.Subsystems {
+		c.Subsystems[i].Namespaces = list(c.Subsystems[i].Namespaces)
+	}
+	return json.Marshal(plain(c))
+}
+
+// list is a copy of a list, an empty one if there is none.
+func list[T any](of []T) []T { return append([]T{}, of...) }
 
 // blockStyle turns JSON's flow style into the block style that people write.
 func blockStyle(n *yaml.Node, depth int) {

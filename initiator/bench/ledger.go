@@ -101,6 +101,14 @@ func openLedger(path string, seed uint64, base, unit int64, blocks uint64, mustE
 	} else if st.Size() != size {
 		return nil, fmt.Errorf("verify state %s has %d bytes, not the %d of %d blocks: it belongs to a job with another bs, size or offset", path, st.Size(), size, blocks)
 	}
+	if !mustExist {
+		if err := allocate(f, size); err != nil {
+			if fresh {
+				_ = f.Truncate(0) // for the next run it is fresh again
+			}
+			return nil, fmt.Errorf("verify state %s, of %d bytes: %w", path, size, err)
+		}
+	}
 	mem, err := syscall.Mmap(int(f.Fd()), 0, int(size), syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_SHARED)
 	if err != nil {
 		return nil, fmt.Errorf("verify state: map %s: %w", path, err)
@@ -117,6 +125,20 @@ func openLedger(path string, seed uint64, base, unit int64, blocks uint64, mustE
 		return nil, err
 	}
 	return l, nil
+}
+
+// allocate has the whole ledger's space taken: a page of the mapping for which there is none when it is
+// touched ends the process (SIGBUS). File systems that cannot do so are left as they are.
+func allocate(f *os.File, size int64) error {
+	for {
+		switch err := syscall.Fallocate(int(f.Fd()), 0, 0, size); err {
+		case syscall.EINTR:
+		case syscall.EOPNOTSUPP, syscall.ENOSYS:
+			return nil
+		default:
+			return err
+		}
+	}
 }
 
 // view overlays the entries on the mapping. The host is little-endian on

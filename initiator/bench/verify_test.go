@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"softiser/initiator/blockio"
@@ -161,6 +162,36 @@ func TestLedgerSurvives(t *testing.T) {
 		if _, err := runText(t, f, text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v, want %q", err, want)
 		}
+	}
+}
+
+// A ledger for which there is no space is an error before the run, not a fault in the middle of it.
+func TestLedgerWithoutSpace(t *testing.T) {
+	dir := t.TempDir()
+	if err := syscall.Mount("none", dir, "tmpfs", 0, "size=64k"); err != nil {
+		t.Skipf("cannot mount a tmpfs: %v", err)
+	}
+	defer func() {
+		if err := syscall.Unmount(dir, 0); err != nil {
+			t.Error(err)
+		}
+	}()
+	path := filepath.Join(dir, "ledger")
+	for range 2 { // the second finds what the first one has left
+		l, err := openLedger(path, 1, 0, 4096, 1<<14, false)
+		if err == nil {
+			l.Close()
+		}
+		if !errors.Is(err, syscall.ENOSPC) || !strings.Contains(err.Error(), path) {
+			t.Errorf("%v, want one about the space for %s", err, path)
+		}
+	}
+	l, err := openLedger(path, 1, 0, 4096, 1<<10, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Close(); err != nil {
+		t.Error(err)
 	}
 }
 

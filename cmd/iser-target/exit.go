@@ -1,8 +1,6 @@
 package main
 
 import (
-	"slices"
-
 	"github.com/spf13/cobra"
 
 	"softiser/internal/usage"
@@ -33,12 +31,9 @@ func exit(code int, err error) error {
 	return &exitError{code, err}
 }
 
-// exactly is cobra.ExactArgs with the exit code for wrong usage, and refuses empty arguments.
+// exactly is cobra.ExactArgs with the exit code for wrong usage.
 func exactly(n int) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
-		if i := slices.Index(args, ""); i >= 0 { // a variable that a script has not set
-			return usage.Errorf("argument %d is empty: %s", i+1, cmd.UseLine())
-		}
 		switch {
 		case len(args) > n:
 			return usage.Errorf("%q is one argument too many; see %s --help", args[n], cmd.CommandPath())

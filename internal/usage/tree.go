@@ -3,12 +3,13 @@ package usage
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 )
 
-// Tree makes wrong arguments of every command below root usage errors that show
+// Tree makes wrong arguments of every command below root, and empty ones, usage errors that show
 // the usage, flags that are missing or exclude each other too, and commands that are
 // not there errors at all: cobra answers "program group typo" with the group's help and
 // success.
@@ -26,6 +27,9 @@ func Tree(root *cobra.Command) {
 			c.Args, c.RunE = cobra.ArbitraryArgs, group
 		case check != nil:
 			c.Args = func(c *cobra.Command, args []string) error {
+				if i := slices.Index(args, ""); i >= 0 { // a variable that a script has not set
+					return Errorf("argument %d is empty: %s", i+1, c.UseLine())
+				}
 				err := check(c, args)
 				if err != nil && !Is(err) {
 					err = Errorf("%w; usage: %s", err, c.UseLine())

@@ -3,6 +3,7 @@ package usage
 import (
 	"errors"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 
@@ -19,6 +20,7 @@ func TestTree(t *testing.T) {
 		{"group other x", `"other" is not a command of p group; p group --help lists them`},
 		{"group leaf", "usage: p group leaf"},
 		{"group own", "own words"},
+		{"group leaf EMPTY", "argument 1 is empty: p group leaf"},
 		{"help group leaf", ""},
 		{"help group leef", "did you mean leaf?"},
 		{"help grop", "is not a command of p (did you mean group?)"},
@@ -32,7 +34,11 @@ func TestTree(t *testing.T) {
 		root.AddCommand(g)
 		root.SetFlagErrorFunc(FlagError)
 		Tree(root)
-		root.SetArgs(strings.Fields(c.args))
+		args := strings.Fields(c.args)
+		if i := slices.Index(args, "EMPTY"); i >= 0 {
+			args[i] = ""
+		}
+		root.SetArgs(args)
 		root.SetOut(io.Discard)
 		err := root.Execute()
 		switch {

@@ -86,7 +86,11 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if err == nil {
 		return 0
 	}
-	fmt.Fprintln(root.ErrOrStderr(), "iser-target:", err)
+	told := err.Error()
+	if ctx.Err() != nil && errors.Is(err, context.Canceled) && cmd.Name() != serveName { // which tells how it has ended
+		told = "interrupted"
+	}
+	fmt.Fprintln(root.ErrOrStderr(), "iser-target:", told)
 	if code := lvmExitCode(cmd, err); code != 0 {
 		return code
 	}

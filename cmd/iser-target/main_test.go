@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -75,6 +76,30 @@ func start(t *testing.T, args ...string) (*output, func() int) {
 		return strings.Contains(o.String(), "serves on")
 	})
 	return o, stop
+}
+
+// Who interrupts a command is told that, not that there is no target.
+func TestInterruptedCommand(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "mute.sock")
+	ln, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	for _, args := range [][]string{{"status"}, {"top"}, {"resize", "d", "1GiB"}, {"capture", "--next", ":3260", "-w", socket + ".pcap"}, {"lvm", "lvs"}} {
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() {
+			if nc, err := ln.Accept(); err == nil {
+				defer nc.Close()
+				cancel()
+				<-t.Context().Done()
+			}
+		}()
+		var o output
+		if code := runWith(ctx, &o, append(args, "--socket", socket)...); code == exitNoTarget || o.String() != "iser-target: interrupted\n" {
+			t.Errorf("%v: exit %d, %s", args, code, o.String())
+		}
+	}
 }
 
 func TestServeExports(t *testing.T) {

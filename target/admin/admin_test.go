@@ -225,6 +225,29 @@ func TestNobodyAnswers(t *testing.T) {
 	}
 }
 
+// Who does not wait for an answer is not told that there is no target.
+func TestGivenUp(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "mute.sock")
+	ln, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	ctx, cancel := context.WithCancelCause(t.Context())
+	go func() {
+		if nc, err := ln.Accept(); err == nil {
+			defer nc.Close()
+			cancel(errors.New("a signal"))
+			<-t.Context().Done()
+		}
+	}()
+	c := NewClient(path)
+	defer c.Close()
+	if _, err := c.Status(ctx); !errors.Is(err, context.Canceled) || errors.Is(err, ErrNoTarget) {
+		t.Error(err)
+	}
+}
+
 func TestBadRequests(t *testing.T) {
 	h := Handler(Backend{})
 	for _, c := range []struct {

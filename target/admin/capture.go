@@ -142,7 +142,7 @@ func (c *Client) Capture(ctx context.Context, q CaptureRequest, w io.Writer) (re
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {
-		return res, c.unanswered(err)
+		return res, c.unanswered(ctx, err)
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {

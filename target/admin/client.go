@@ -132,8 +132,8 @@ func namespaces(nqn string) string { return "/v1/subsystems/" + url.PathEscape(n
 
 func luns(iqn string) string { return "/v1/targets/" + url.PathEscape(iqn) + "/luns" }
 
-// unanswered says why there is no answer, and what would help.
-func (c *Client) unanswered(err error) error {
+// unanswered says why there is no answer to what was asked under ctx, and what would help.
+func (c *Client) unanswered(ctx context.Context, err error) error {
 	switch {
 	case errors.Is(err, fs.ErrPermission):
 		return fmt.Errorf("admin socket %s: %w; it belongs to the user that iser-target runs as: become that user, or name the socket of a target of your own with --socket", c.path, syscall.EACCES)
@@ -141,6 +141,8 @@ func (c *Client) unanswered(err error) error {
 		return fmt.Errorf("admin socket %s: the target has not answered in time: %w", c.path, context.DeadlineExceeded)
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
 		return fmt.Errorf("%w %s; is it running, with --socket or admin.socket set to this path?", ErrNoTarget, c.path)
+	case errors.Is(ctx.Err(), context.Canceled): // nobody waits for the answer any more
+		return fmt.Errorf("admin socket %s: %w", c.path, context.Canceled)
 	}
 	return fmt.Errorf("%w %s: %w", ErrNoTarget, c.path, err)
 }
@@ -162,7 +164,7 @@ func (c *Client) do(ctx context.Context, method, path string, in, out any) error
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {
-		return c.unanswered(err)
+		return c.unanswered(ctx, err)
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode >= 300 {

@@ -14,7 +14,7 @@ import (
 func TestSocketOfAnotherUser(t *testing.T) {
 	c := NewClient("/run/softiser/iser-target.sock")
 	defer c.Close()
-	err := c.unanswered(&net.OpError{Op: "dial", Net: "unix", Err: os.NewSyscallError("connect", syscall.EACCES)})
+	err := c.unanswered(t.Context(), &net.OpError{Op: "dial", Net: "unix", Err: os.NewSyscallError("connect", syscall.EACCES)})
 	if !errors.Is(err, fs.ErrPermission) || errors.Is(err, ErrNoTarget) || !strings.Contains(err.Error(), "--socket") || !strings.Contains(err.Error(), "/run/softiser/") {
 		t.Error(err)
 	}

@@ -105,7 +105,7 @@ func (c *Client) Trace(ctx context.Context, q TraceRequest, begun func(), each f
 		if ctx.Err() != nil {
 			return nil
 		}
-		return c.unanswered(err)
+		return c.unanswered(ctx, err)
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {

@@ -85,7 +85,7 @@ func TakeOver(ctx context.Context, path string) (*net.UnixConn, error) {
 	var d net.Dialer
 	nc, err := d.DialContext(ctx, "unix", path)
 	if err != nil {
-		return nil, NewClient(path).unanswered(err)
+		return nil, NewClient(path).unanswered(ctx, err)
 	}
 	c := nc.(*net.UnixConn)
 	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })

@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 
-	"softiser/initiator/internal/volurl"
 	"softiser/initiator/internal/wrongport"
 	"softiser/internal/iscsi"
 )
@@ -82,15 +80,6 @@ func discover(ctx context.Context, cfg *Config) (ts []Target, err error) {
 		ts = append(ts, t)
 	}
 	return ts, nil
-}
-
-// onLink is an address that the portal at another one has told, with the interface that leads to both.
-func onLink(addr, portal string) string {
-	host, port, err := net.SplitHostPort(addr)
-	if err != nil {
-		return addr
-	}
-	return net.JoinHostPort(volurl.OnLink(host, portal), port)
 }
 
 // textExchange is a discovery session in full feature phase: one Text Request

@@ -3,6 +3,7 @@ package initiator
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/url"
 	"slices"
 	"strconv"
@@ -204,4 +205,13 @@ func (c *Config) URL() string {
 		user = c.Auth.User + "@"
 	}
 	return fmt.Sprintf("%s://%s%s/%s/%d", c.Transport, user, c.Address, c.TargetName, c.LUN)
+}
+
+// onLink is an address that the portal at another one has told, with the interface that leads to both.
+func onLink(addr, portal string) string {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return addr
+	}
+	return net.JoinHostPort(volurl.OnLink(host, portal), port)
 }

@@ -20,6 +20,7 @@ import (
 	"softiser/config"
 	"softiser/internal/handover"
 	"softiser/internal/systemd"
+	"softiser/internal/usage"
 	"softiser/target"
 	"softiser/target/admin"
 	"softiser/target/registry"
@@ -212,7 +213,7 @@ func serve(ctx context.Context, f *serveFlags, out, logTo io.Writer) error {
 	if err != nil {
 		return exit(exitUsage, err)
 	}
-	defer outliveReaders()()
+	defer usage.OutliveReaders()()
 	again, stopAgain := endings()
 	defer stopAgain()
 	ctx, hup, stop := hangups(ctx, f.config != "")

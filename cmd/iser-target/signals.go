@@ -119,12 +119,3 @@ func (a *app) boundEnd(ctx context.Context, within time.Duration) (over func()) 
 	}()
 	return cancel
 }
-
-// outliveReaders keeps the process alive when nobody reads its standard output or error
-// any more: Go lets SIGPIPE end a program that writes there, and a target has initiators
-// to serve whatever becomes of its log.
-func outliveReaders() (stop func()) {
-	c := make(chan os.Signal, 1)
-	signal.Notify(c, syscall.SIGPIPE)
-	return func() { signal.Stop(c) }
-}

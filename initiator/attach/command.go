@@ -244,6 +244,7 @@ func (c *command) serve(ctx context.Context, out, stderr io.Writer, url string, 
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	usage.Insist(ctx, stop)
+	defer usage.OutliveReaders()()
 	opt, err := c.options(url)
 	if err != nil {
 		return err

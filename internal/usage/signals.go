@@ -2,6 +2,9 @@ package usage
 
 import (
 	"context"
+	"os"
+	"os/signal"
+	"syscall"
 	"time"
 )
 
@@ -13,4 +16,12 @@ const twin = time.Second
 // signal.NotifyContext. Until then what ctx ends may end in good order: a report is written, a device is given back.
 func Insist(ctx context.Context, stop context.CancelFunc) {
 	context.AfterFunc(ctx, func() { time.AfterFunc(twin, stop) })
+}
+
+// OutliveReaders keeps the process alive when nobody reads its standard output or error any more: Go lets SIGPIPE
+// end a program that writes there, and one that serves has others to serve whatever becomes of its log.
+func OutliveReaders() (stop func()) {
+	c := make(chan os.Signal, 1)
+	signal.Notify(c, syscall.SIGPIPE)
+	return func() { signal.Stop(c) }
 }

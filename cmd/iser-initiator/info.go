@@ -81,7 +81,7 @@ func infoCommand() *cobra.Command {
 		}
 		defer v.Close()
 		r := report{URL: connflags.Names(a[0]), Limits: v.Limits()}
-		r.Identity.Designators = v.Names()
+		r.Identity = identity{Designators: append([]string{}, v.Names()...), VPDPages: []int{}} // lists, also where there is nothing
 		switch l := v.(type) {
 		case *initiator.LUN:
 			s := l.Sessions()[0]
@@ -110,7 +110,9 @@ func infoCommand() *cobra.Command {
 }
 
 func (r *report) identify(id initiator.Identity) {
-	r.Identity = identity{Vendor: id.Vendor, Product: id.Product, Revision: id.Revision, Serial: id.Serial, Designators: id.Designators}
+	i := &r.Identity
+	i.Vendor, i.Product, i.Revision, i.Serial = id.Vendor, id.Product, id.Revision, id.Serial
+	i.Designators = append(i.Designators[:0], id.Designators...)
 	for _, p := range id.Pages {
 		r.Identity.VPDPages = append(r.Identity.VPDPages, int(p))
 	}

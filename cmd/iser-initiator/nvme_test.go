@@ -138,8 +138,9 @@ func testNVMe(t *testing.T, transport, title string) {
 	}
 
 	var r report
-	if err := json.Unmarshal([]byte(must(t, "info", url, "--json", "--nr-queues=2", "--hdr-digest", "--data-digest")), &r); err != nil {
-		t.Fatal(err)
+	info := must(t, "info", url, "--json", "--nr-queues=2", "--hdr-digest", "--data-digest")
+	if err := json.Unmarshal([]byte(info), &r); err != nil || strings.Contains(info, "null") {
+		t.Fatalf("%v: %s", err, info)
 	}
 	if r.URL != url || r.Volume.Size != 1<<20 || r.Namespace == nil || r.Namespace.ID != 1 || len(r.Namespace.All) != 1 || len(r.Identity.Designators) == 0 || r.Session != nil {
 		t.Errorf("%+v", r)

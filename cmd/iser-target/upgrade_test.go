@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spf13/cobra"
 	"go.uber.org/zap"
 
 	"softiser/internal/await"
@@ -599,5 +600,15 @@ ha: {node: a, store: store, groups: [{name: g1, volumes: [disk0], fencing: node}
 	b := make([]byte, len(pattern))
 	if _, err := l.ReadAt(b, 4096); err != nil || !bytes.Equal(b, pattern) {
 		t.Errorf("what was written: %v, equal %v", err, bytes.Equal(b, pattern))
+	}
+}
+
+// What programs iterate over is a list, also where nothing is in it.
+func TestUpgradedLists(t *testing.T) {
+	cmd := &cobra.Command{}
+	var out bytes.Buffer
+	cmd.SetOut(&out)
+	if err := printUpgraded(cmd, admin.Upgraded{}, true); err != nil || strings.Contains(out.String(), "null") {
+		t.Errorf("%v: %s", err, out.String())
 	}
 }

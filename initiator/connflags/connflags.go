@@ -225,23 +225,32 @@ func secret(s initiator.Secret, file, env, fileEnv string) (initiator.Secret, er
 			return "", nil
 		}
 	}
-	f, err := os.Open(file)
+	line, err := firstLine(file)
 	if err != nil {
 		return "", fmt.Errorf("CHAP secret: %w", err)
+	}
+	return initiator.Secret(line), nil
+}
+
+// firstLine is that of a file with a secret.
+func firstLine(file string) (string, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return "", err
 	}
 	defer f.Close()
 	b, err := io.ReadAll(io.LimitReader(f, maxSecret+1))
 	if err != nil {
-		return "", fmt.Errorf("CHAP secret: %w", err)
+		return "", err
 	}
 	if len(b) > maxSecret {
-		return "", fmt.Errorf("CHAP secret: %s is longer than %d bytes", file, maxSecret)
+		return "", fmt.Errorf("%s is longer than %d bytes", file, maxSecret)
 	}
 	line, _, _ := strings.Cut(string(b), "\n")
 	if line = strings.TrimRight(line, "\r"); line == "" {
-		return "", fmt.Errorf("CHAP secret: the first line of %s is empty", file)
+		return "", fmt.Errorf("the first line of %s is empty", file)
 	}
-	return initiator.Secret(line), nil
+	return line, nil
 }
 
 func first(s ...string) string {

@@ -3,8 +3,10 @@ package connflags
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -64,9 +66,12 @@ func nvmeKey(name, v, env string) (string, error) {
 	if v == "" || strings.HasPrefix(v, "DHHC-1:") || strings.HasPrefix(v, "NVMeTLSkey-1:") {
 		return v, nil
 	}
-	s, err := secret("", v, "", "")
-	if err != nil {
-		return "", fmt.Errorf("--%s: neither a key nor a file with one: %w", name, err)
+	key, err := firstLine(v)
+	switch {
+	case err == nil:
+		return key, nil
+	case strings.Contains(v, ":") && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENAMETOOLONG)): // a mistyped key, which is not to be seen
+		return "", fmt.Errorf("--%s, or $%s: what it says is no file, nor a key, which begins with DHHC-1: or NVMeTLSkey-1:", name, env)
 	}
-	return string(s), nil
+	return "", fmt.Errorf("--%s, or $%s: neither a key nor a file with one: %w", name, env, err)
 }

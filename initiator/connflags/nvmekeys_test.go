@@ -32,6 +32,8 @@ func TestNVMeKeys(t *testing.T) {
 		{nil, map[string]string{envTLSKey: tls}, nvmf.Keys{}, ""},
 		{[]string{"--tls"}, nil, nvmf.Keys{}, "--tls needs a key"},
 		{[]string{"--dhchap-secret", file + "x"}, nil, nvmf.Keys{}, "--dhchap-secret"},
+		{[]string{"--tls-key", file + "x"}, nil, nvmf.Keys{}, file + "x"},
+		{[]string{"--tls-key", strings.ToLower(tls)}, nil, nvmf.Keys{}, "begins with DHHC-1: or NVMeTLSkey-1:"},
 	} {
 		for _, name := range []string{envTLSKey, envDHCHAP, envDHCHAPCtrl} {
 			t.Setenv(name, tt.env[name])
@@ -46,6 +48,9 @@ func TestNVMeKeys(t *testing.T) {
 		err := o.apply(&got)
 		if tt.err != "" && (err == nil || !strings.Contains(err.Error(), tt.err)) || tt.err == "" && (err != nil || !reflect.DeepEqual(got, tt.want)) {
 			t.Errorf("%v %v: %+v, %v", tt.args, tt.env, got, err)
+		}
+		if err != nil && (strings.Contains(strings.ToLower(err.Error()), strings.ToLower(tls)) || strings.Contains(err.Error(), "CHAP secret")) {
+			t.Errorf("a key, or another thing, is named: %v", err)
 		}
 	}
 }

@@ -73,6 +73,9 @@ func parseURL(s string) (c Config, path string, err error) {
 		return c, "", fmt.Errorf("URL %s: scheme %q is not known: want iser, iser+roce or iscsi, or for NVMe nvme+tcp, nvme+rdma or nvme+roce", volurl.Redact(s), scheme)
 	}
 	c.Transport = Transport(slices.Index(schemes[:], scheme))
+	if _, _, ok := volurl.CutUser(rest); ok {
+		return c, "", fmt.Errorf("URL %s: a / or ? in the secret is written %%2F or %%3F; or the secret is put into a file (--chap-secret-file) or the environment", volurl.Redact(s))
+	}
 	rest, query, _ := strings.Cut(rest, "?")
 	host, path, _ := strings.Cut(rest, "/")
 	if i := strings.LastIndexByte(host, '@'); i >= 0 {

@@ -68,6 +68,8 @@ func TestParseURLRefuses(t *testing.T) {
 		"iser://host/iqn.2026-11.a:b/16384":            "LUN",
 		"iser://@host/iqn.2026-11.a:b/0":               "user name",
 		"iser://u%a%zz@h/iqn.2026-11.a:b/0":            "escape",
+		"iser://u%a/b@h/iqn.2026-11.a:b/0":             "%2F",
+		"iser://u%a?b@h/iqn.2026-11.a:b/0":             "%3F",
 		"iser://h/iqn.2026-11.a:b/0?foo=1":             "option",
 		"iser://h/iqn.2026-11.a:b/0?auth=x":            "CHAP algorithm",
 		"iser://h/iqn.2026-11.a:b/0?header_digest=md5": "digest",
@@ -85,10 +87,19 @@ func TestSecretsAreNotPrinted(t *testing.T) {
 	for _, url := range []string{
 		"iser://joe%" + secret + "@host/disk/0", "iser://joe%" + secret + "@:1/iqn.2026-11.a:b/0", "joe%" + secret + "@host",
 		"iser://joe%" + secret + "%zz@host/iqn.2026-11.a:b/0", "iser://h/x/0?target_password=" + secret, "x://joe%" + secret + "@h",
+		"iser://joe%a/" + secret + "@host/iqn.2026-11.a:b/0", "iser://joe%a?" + secret + "@host/iqn.2026-11.a:b/0", "iser://joe%a@/" + secret + "@host/iqn.2026-11.a:b/0",
+		"x://joe%a?" + secret + "@h", "iser://joe%a/b?" + secret + "@host/iqn.2026-11.a:b/0",
 		"iser://h/iqn.2026-11.a:b/0?target_password=" + secret + "&bad=1", "iser://h/iqn.2026-11.a:b/0?target_password=" + secret + "%zz",
 	} {
 		if _, err := ParseURL(url); err == nil || strings.Contains(err.Error(), secret) {
 			t.Errorf("%v", err)
+		}
+	}
+	for _, url := range []string{
+		"iser://joe%" + secret + "@host/iqn.2026-11.a:b/0?target_password=a@b", "iser://[fe80::1%eth0]:3260/iqn.2026-11.a:b/0?target_user=joe&target_password=a@b",
+	} {
+		if _, err := ParseURL(url); err != nil {
+			t.Errorf("%s: %v", url, err)
 		}
 	}
 	c, err := ParseURL("iser://joe%" + secret + "@host/iqn.2026-11.a:b/0?target_password=" + secret + "x")

@@ -69,6 +69,25 @@ func OnLink(host, peer string) string {
 	return to.WithZone(from.Zone()).String()
 }
 
+// CutUser returns what stands before the secret of user%secret@host, and behind it from the @ on, where the secret has
+// a slash or a question mark in it, so that host and path do not begin where they seem to; ok=false: it has none.
+func CutUser(rest string) (user, behind string, ok bool) {
+	end := strings.IndexAny(rest, "/?")
+	if end < 0 || rest[0] == '[' {
+		return "", "", false
+	}
+	upTo := len(rest)
+	if q := strings.IndexByte(rest, '?'); q > end && strings.Contains(rest[:end], "@") {
+		upTo = q // of options, which may have an @
+	}
+	at := strings.LastIndexByte(rest[:upTo], '@')
+	if at < end || strings.Contains(rest[end:at], "://") { // of another path to the volume
+		return "", "", false
+	}
+	user, _, ok = strings.Cut(rest[:end], "%")
+	return user, rest[at:], ok
+}
+
 // Redact removes what may be a secret.
 func Redact(s string) string {
 	scheme, rest, ok := strings.Cut(s, "://")
@@ -76,6 +95,9 @@ func Redact(s string) string {
 		scheme, rest = "", s
 	} else {
 		scheme += "://"
+	}
+	if user, behind, ok := CutUser(rest); ok {
+		rest = user + "%…" + behind
 	}
 	rest, query, q := strings.Cut(rest, "?")
 	if i := strings.LastIndexByte(rest, '@'); i >= 0 {

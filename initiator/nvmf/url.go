@@ -77,10 +77,11 @@ func parseURL(s string, port func(Transport) string) (c Config, path string, err
 	if !ok {
 		return fail("scheme %q is not known: want nvme+tcp, nvme+rdma (iWARP) or nvme+roce", scheme)
 	}
+	_, _, secret := volurl.CutUser(rest)
 	rest, _, options := strings.Cut(rest, "?")
 	host, path, _ := strings.Cut(rest, "/")
 	switch {
-	case strings.Contains(host, "@"):
+	case secret, strings.Contains(host, "@"):
 		return fail("NVMe has no user names; keys are given by options such as --dhchap-secret")
 	case options:
 		return fail("what is behind the ? is for iSCSI; of NVMe there are options such as --hostnqn instead, and a ? in an NQN is written %%3F")

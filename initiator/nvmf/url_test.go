@@ -41,6 +41,8 @@ func TestParseURL(t *testing.T) {
 	}
 	for in, why := range map[string]string{
 		"nvme+tcp://joe%secret@h/" + nqn + "/1":             "--dhchap-secret", // a user and his secret, as iSCSI has them
+		"nvme+tcp://joe%a/secret@h/" + nqn + "/1":           "--dhchap-secret",
+		"nvme+tcp://joe%a?secret@h/" + nqn + "/1":           "--dhchap-secret",
 		"nvme+fc://joe%secret@h/" + nqn + "/1":              "want nvme+tcp",
 		"nvme://h/" + nqn + "/1":                            "want nvme+tcp, nvme+rdma",
 		"nvme+tcp://h/" + nqn + "/1?target_password=secret": "%3F",

@@ -21,10 +21,8 @@ import (
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 
-	"softiser/initiator"
 	"softiser/initiator/blockio"
 	"softiser/initiator/connflags"
-	"softiser/initiator/multipath"
 	"softiser/initiator/ublk"
 	"softiser/internal/iscsi"
 	"softiser/internal/systemd"
@@ -391,76 +389,6 @@ func (c *command) runUpgrade(ctx context.Context, out io.Writer, key string) err
 		}
 	}
 	return nil
-}
-
-// stateOf says how the way to an attached volume is, and why it is not as it should be.
-func stateOf(v blockio.Volume) (state, reason string) {
-	switch v := v.(type) {
-	case *initiator.LUN:
-		return stateOfSessions(v.Sessions())
-	case *multipath.Volume:
-		return stateOfPaths(v.Paths())
-	}
-	return "connected", ""
-}
-
-// time2Wait is the longest that a session of a volume has agreed on.
-func time2Wait(v blockio.Volume) (longest time.Duration) {
-	s, ok := v.(interface{ Sessions() []*initiator.Session })
-	if !ok {
-		return 0
-	}
-	for _, x := range s.Sessions() {
-		longest = max(longest, time.Duration(x.Info().Time2Wait)*time.Second)
-	}
-	return longest
-}
-
-func stateOfPaths(paths []multipath.Status) (state, reason string) {
-	active, up := 0, 0
-	for _, p := range paths {
-		if p.Active {
-			active++
-		}
-		if p.Reason == "" {
-			up++
-		} else {
-			reason = p.URL + ": " + p.Reason
-		}
-	}
-	switch n := len(paths); {
-	case active == 0:
-		return "no path", reason
-	case up < n:
-		return fmt.Sprintf("%d of %d paths connected", up, n), reason
-	}
-	return "connected", ""
-}
-
-func stateOfSessions(sessions []*initiator.Session) (state, reason string) {
-	up, down := 0, 0
-	for _, s := range sessions {
-		st, err := s.State()
-		switch st {
-		case initiator.StateActive:
-			up++
-			continue
-		case initiator.StateDown, initiator.StateFailed:
-			down++
-		}
-		if err != nil {
-			reason = err.Error()
-		}
-	}
-	switch n := len(sessions); {
-	case up == n:
-		return "connected", ""
-	case up > 0:
-		return fmt.Sprintf("%d of %d sessions connected", up, n), reason
-	case down == n:
-		return "down", reason
-	}
-	return "reconnecting", reason
 }
 
 // print tells what has been attached, and how to detach it.

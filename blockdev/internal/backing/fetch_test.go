@@ -14,8 +14,8 @@ import (
 	"softiser/internal/alloctest"
 )
 
-// A short read of data that is not in memory copies what it needs and no more; a long one leaves it to
-// a fault, which reads a window around it, and so does one that goes on behind others. Of a hole
+// A short read of data that is not in memory copies what it needs and no more; a long one asks for what it needs
+// before it faults; one that goes on behind others leaves it to the fault, which reads a window around it. Of a hole
 // nothing is read. What is known, or in memory for who may not wait, is lent from the mapping.
 func TestBrought(t *testing.T) {
 	if unix.Getpagesize() != 4096 {
@@ -33,6 +33,10 @@ func TestBrought(t *testing.T) {
 		}
 		return linux.madvise(p, advice)
 	}
+	k.fadvise = func(fd int, off, n int64, advice int) error {
+		calls = append(calls, "announce")
+		return linux.fadvise(fd, off, n, advice)
+	}
 	inMemory := false
 	k.preadCached = func(int, [][]byte, int64) (int, error) { return 0, unix.EOPNOTSUPP }
 	k.mincore = func(_, vec []byte) error {
@@ -44,20 +48,20 @@ func TestBrought(t *testing.T) {
 		}
 		return nil
 	}
-	v, path := openFile(t, 4<<20, k, func(c *Config) { c.Announces, c.Local = true, true })
+	v, path := openFile(t, 8<<20, k, func(c *Config) { c.Announces, c.Local, c.InPlace = true, true, false })
 	fd, err := unix.Open(path, unix.O_RDWR, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer unix.Close(fd)
-	content := make([]byte, 1<<20)
+	content := make([]byte, 4<<20)
 	for i := range content {
 		content[i] = byte(i>>9) | 1
 	}
 	if _, err := unix.Pwrite(fd, content, 0); err != nil {
 		t.Fatal(err)
 	}
-	content = append(content, make([]byte, 3<<20)...)
+	content = append(content, make([]byte, 4<<20)...)
 	for _, c := range []struct {
 		what string
 		off  int64
@@ -68,9 +72,12 @@ func TestBrought(t *testing.T) {
 		{"the same again", 4096, 4096, nil},
 		{"512 bytes of another page", 65536 + 512, 512, []string{"pread"}},
 		{"what follows", 65536 + 4096, 4096, []string{"pread"}},
-		{"256 KiB", 256 << 10, 256 << 10, []string{"populate"}},
-		{"what follows so much", 512 << 10, 4096, []string{"populate"}},
-		{"a hole", 2 << 20, 4096, nil},
+		{"256 KiB", 256 << 10, 256 << 10, []string{"announce", "populate"}},
+		{"what follows", 512 << 10, 4096, []string{"pread"}},
+		{"as much as makes a stream", 1 << 20, 1 << 20, []string{"announce", "populate"}},
+		{"what follows so much", 2 << 20, 4096, []string{"populate"}},
+		{"a long read behind as much", 2<<20 + 4096, 256 << 10, []string{"populate"}},
+		{"a hole", 6 << 20, 4096, nil},
 		{"what is in memory", 768 << 10, 4096, nil},
 		{"a page that is in memory, for who may wait", 832 << 10, 4096, []string{"pread"}},
 		{"the same page again", 832 << 10, 4096, nil},

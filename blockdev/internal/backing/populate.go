@@ -11,15 +11,15 @@ const (
 	// fetchMax is how long a read may be that is fetched by pread, bytes.
 	fetchMax = 16 << 10
 	// streamRun is how much in front of a read has to be known for it to be taken for part of a
-	// stream, bytes.
-	streamRun = 64 << 10
+	// stream, bytes. With less, reads in no order are taken for one now and then, and each reads a window.
+	streamRun = 1 << 20
 	// cachedMax is the longest range that a lease which may not wait asks the kernel about, bytes.
 	cachedMax = 1 << 20
 )
 
 // short reports whether data that nothing is known of is read as pread does it, which is only what was
 // asked for: others can be announced meanwhile. A fault on the mapping reads a window around the page,
-// megabytes on some devices: that is for long reads, and for those that go on behind others.
+// megabytes on some devices: that is for reads that go on behind others.
 func (m *mapped) short(off, n int64) bool {
 	return m.cfg.Announces && !m.cfg.Volatile && n <= fetchMax && !m.stream(off)
 }
@@ -35,6 +35,10 @@ func (m *mapped) byCopy(off, n int64) bool {
 func (m *mapped) bring(off, n int64) error {
 	if m.short(off, n) {
 		return m.readThrough(off, n)
+	}
+	if n > fetchMax && !m.inPlace() && !m.stream(off) {
+		// What has been asked for a fault only waits for: it reads no window.
+		m.sys.fadvise(m.fd, off, n, unix.FADV_WILLNEED) //nolint:errcheck // nothing is lost but time
 	}
 	return m.populateRead(off, n)
 }

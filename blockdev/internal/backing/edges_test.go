@@ -104,11 +104,11 @@ func TestReadBehindAShrink(t *testing.T) {
 // resized, the size that is told last is the one that there is.
 func TestSizesAreToldInOrder(t *testing.T) {
 	v, path := openFile(t, 1<<20, linux, func(c *Config) { c.Follow = true })
-	begun, told := make(chan struct{}), make(chan int64, 2)
+	begun, resizing, told := make(chan struct{}), make(chan struct{}), make(chan int64, 2)
 	defer v.OnResize(func(i blockdev.Info) {
 		if i.Size == 1<<21 {
 			close(begun)
-			await.Until(func() bool { return v.Info().Size == 1<<22 })
+			<-resizing
 		}
 		told <- i.Size
 	})()
@@ -117,7 +117,12 @@ func TestSizesAreToldInOrder(t *testing.T) {
 	}
 	go v.poll()
 	<-begun
-	if err := v.Resize(1 << 22); err != nil {
+	resized := make(chan error)
+	go func() {
+		close(resizing)
+		resized <- v.Resize(1 << 22)
+	}()
+	if err := <-resized; err != nil {
 		t.Fatal(err)
 	}
 	if first, last := <-told, <-told; first != 1<<21 || last != 1<<22 {

@@ -30,6 +30,7 @@ type Info struct {
 	Thin          bool   // space is allocated on first write
 	Rotational    bool   // seeks cost
 	Resident      bool   // what is in memory stays there (mlock)
+	InPlace       bool   // write leases lend the memory of the volume itself, as far as it is theirs alone
 	InTurn        bool   // WriteAt into memory goes one at a time whoever calls (the inode's lock)
 	Backend       string // "file", "mem", "raw", "null", "lvm": for people
 	CacheID       string // identity of the cache that holds what was not flushed; see below

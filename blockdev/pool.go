@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"time"
 	"unsafe"
+
+	"softiser/internal/resident"
 )
 
 // Pool is the staging memory of leases that are not direct: page-aligned
@@ -26,8 +28,9 @@ import (
 //
 // Every byte that is out is counted; a test that ends with Out() != 0 leaks.
 type Pool struct {
-	mem []byte
-	out atomic.Int64 // bytes of buffers, and reserved
+	mem    []byte
+	notRAM func()       // takes mem out of the memory that no call waits for
+	out    atomic.Int64 // bytes of buffers, and reserved
 
 	mu    sync.Mutex          // guards what follows
 	kept  int64               // of out: reserved
@@ -80,7 +83,7 @@ func NewPool(limit int64) (*Pool, error) {
 		return nil, fmt.Errorf("blockdev: mapping %d bytes of staging memory: %w", limit, err)
 	}
 	units := int(limit >> unitShift)
-	p := &Pool{mem: mem, next: make([]int32, units), prev: make([]int32, units), state: make([]uint8, units)}
+	p := &Pool{mem: mem, notRAM: resident.Add(mem), next: make([]int32, units), prev: make([]int32, units), state: make([]uint8, units)}
 	for o := range p.free {
 		p.free[o] = none
 	}
@@ -267,6 +270,7 @@ func (p *Pool) Close() error {
 	}
 	mem := p.mem
 	p.mem = nil
+	p.notRAM()
 	return syscall.Munmap(mem)
 }
 

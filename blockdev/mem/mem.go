@@ -82,6 +82,7 @@ func Open(cfg Config) (*Device, error) {
 			Thin:          true,
 			Rotational:    cfg.Rotational,
 			Resident:      cfg.Lock,
+			InPlace:       true,
 			Backend:       "mem",
 			ID:            id,
 		},

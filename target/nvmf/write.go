@@ -46,7 +46,7 @@ func (r writeRequest) next(m blockdev.Mode) {
 		return
 	}
 	n := r.n - r.done
-	if v.Verified(r.off+r.done, n) {
+	if v.Verified(r.off+r.done, n) || !v.Geo().Info.InPlace {
 		n = min(n, blockdev.MaxBuffer)
 	}
 	err := v.Lender(r.off+r.done, n).LeaseWrite(&r.lease, r.off+r.done, int(n), m)

@@ -60,8 +60,8 @@ const (
 	defaultMaxTransfer = 16 << 20
 	// A longer WRITE is fetched and committed in such pieces. Staging memory is
 	// shared by all volumes.
-	directChunk   = 4 << 20
-	verifiedChunk = blockdev.MaxBuffer
+	directChunk = 4 << 20
+	stagedChunk = blockdev.MaxBuffer
 )
 
 // LU is a logical unit at a LUN of a target: a place of a volume, with what belongs to
@@ -87,8 +87,8 @@ type LU struct {
 
 // writeChunkBytes is how much of [off, off+n) a write receives at once.
 func (lu *LU) writeChunkBytes(off, n int64) int64 {
-	if lu.vol.Verified(off, n) {
-		return verifiedChunk
+	if lu.vol.Verified(off, n) || !lu.geo().Info.InPlace {
+		return stagedChunk
 	}
 	return directChunk
 }

@@ -36,9 +36,9 @@ func openFile(t *testing.T, size int64, k kernel, change func(*Config)) (*Volume
 		FD:   fd,
 		Path: path,
 		Info: blockdev.Info{Size: size, BlockSize: 512, PhysBlockSize: 4096, WriteCache: true, Discard: true,
-			ZeroesOnTrim: true, Thin: true, Backend: "file", ID: path},
+			ZeroesOnTrim: true, Thin: true, Backend: "file", ID: path,
+			InPlace: true}, // as on tmpfs; what else files do is in staged_test.go
 		SeekHoles: true,
-		InPlace:   true, // as on tmpfs; what else files do is in staged_test.go
 		StoreSize: func() (int64, error) {
 			var st unix.Stat_t
 			err := unix.Fstat(fd, &st)

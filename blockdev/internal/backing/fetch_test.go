@@ -48,7 +48,7 @@ func TestBrought(t *testing.T) {
 		}
 		return nil
 	}
-	v, path := openFile(t, 8<<20, k, func(c *Config) { c.Announces, c.Local, c.InPlace = true, true, false })
+	v, path := openFile(t, 8<<20, k, func(c *Config) { c.Announces, c.Local, c.Info.InPlace = true, true, false })
 	fd, err := unix.Open(path, unix.O_RDWR, 0)
 	if err != nil {
 		t.Fatal(err)

@@ -59,7 +59,7 @@ func (v *Volume) lendInPlace(l *blockdev.Lease, off int64, n int, m blockdev.Mod
 // inPlace reports whether writes are received into the mapping. That of a file is not for it: the kernel
 // makes a page read-only there when it has written it back, and the next store dirties the whole folio around
 // it, megabytes at times; and a page of a hole brings in as much as is read ahead (ADR 218).
-func (m *mapped) inPlace() bool { return m.cfg.Volatile || m.cfg.InPlace }
+func (m *mapped) inPlace() bool { return m.cfg.Info.InPlace }
 
 // own makes [off, off+n) storable through the mapping. It reports false
 // without an error where pool memory serves better.

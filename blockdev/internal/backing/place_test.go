@@ -23,7 +23,7 @@ func TestPlace(t *testing.T) {
 	}
 	v, err := Open(Config{
 		FD: fd, Path: "place", Volatile: true, HolesKnown: true, SeekHoles: true,
-		Info: blockdev.Info{Size: size, BlockSize: 512, PhysBlockSize: 4096},
+		Info: blockdev.Info{Size: size, BlockSize: 512, PhysBlockSize: 4096, InPlace: true},
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -14,7 +14,7 @@ import (
 
 // openStaged opens a file as one on a disk, whose writes are not received into its mapping.
 func openStaged(t *testing.T, size int64, k kernel) (*Volume, string) {
-	return openFile(t, size, k, func(c *Config) { c.InPlace = false })
+	return openFile(t, size, k, func(c *Config) { c.Info.InPlace = false })
 }
 
 // A write to a file is received into pool memory and written by a system call, whatever is known of its
@@ -127,7 +127,7 @@ func TestPieces(t *testing.T) {
 				}
 				return pwritev(fd, bufs, off)
 			}
-			v, path := openFile(t, 1<<20, k, func(c *Config) { c.InPlace = tc.inPlace })
+			v, path := openFile(t, 1<<20, k, func(c *Config) { c.Info.InPlace = tc.inPlace })
 			if err := v.pwrite(slices.Clone(tc.bufs), 4096); err != nil {
 				t.Fatal(err)
 			}

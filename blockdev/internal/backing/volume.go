@@ -45,7 +45,6 @@ type Config struct {
 	Announces    bool // readahead is known to begin at once, and to read what it was asked for
 	Marks        bool // the store has extended attributes of its own, unless its file system has none
 	HugePages    bool // ask for transparent huge pages
-	InPlace      bool // not Volatile, but memory all the same (tmpfs)
 	Lock         bool // keep what is in memory there (mlock)
 	Follow       bool // take the size from the store when it grows
 	// EpochDir is the folder for the record of what may have become of the cache

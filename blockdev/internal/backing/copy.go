@@ -195,11 +195,11 @@ func (m *mapped) pwriteLong(p []byte, off int64) error {
 		pieces.Put(one)
 	}()
 	for len(p) > 0 {
-		one[0] = p[:min(len(p), pieceMax)]
+		n := min(len(p), pieceMax)
+		one[0] = p[:n]
 		if err := m.pwriteAll(one[:], off); err != nil {
 			return err
 		}
-		n := min(len(p), pieceMax)
 		p, off = p[n:], off+int64(n)
 	}
 	return nil

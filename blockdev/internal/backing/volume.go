@@ -2,10 +2,10 @@
 // over a file descriptor that can be mapped.
 //
 //	LeaseRead   NoWait: page table, mincore → mapping, zero region, or ErrWouldBlock
-//	            Wait:   also SEEK_DATA, pread or MADV_POPULATE_READ
+//	            Wait:   also SEEK_DATA, pread, or posix_fadvise and MADV_POPULATE_READ (ADR 219)
 //	Announce    posix_fadvise(WILLNEED), for short reads that are to come
-//	LeaseWrite  NoWait: page table → mapping, or pool memory
-//	            Wait:   also MADV_POPULATE_WRITE, which reserves space
+//	LeaseWrite  files and devices: pool memory (ADR 218)
+//	            memory:  page table → mapping; with Wait also MADV_POPULATE_WRITE, which reserves space
 //	ReadAt, WriteAt, staged commits   pread, pwritev on the descriptor
 //	Flush; FUA                        fdatasync; msync(MS_SYNC) behind the write
 //

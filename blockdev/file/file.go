@@ -193,7 +193,8 @@ func goOn(cfg Config) (*Device, error) {
 // back puts the backing volume on fd, which it takes over. st is what the file was before
 // its size was set, id what it is known by.
 func back(cfg Config, fd int, st *unix.Stat_t, id string, follow bool) (*Device, error) {
-	local := onLocalDisk(fd)
+	fs := fileSystemOf(fd)
+	local := fs.onLocalDisk()
 	v, err := backing.Open(backing.Config{
 		FD:   fd,
 		Path: cfg.Path,
@@ -210,8 +211,8 @@ func back(cfg Config, fd int, st *unix.Stat_t, id string, follow bool) (*Device,
 			Thin:          !cfg.Prealloc,
 			Rotational:    cfg.Rotational || backing.Rotational(st.Dev),
 			Resident:      cfg.Lock,
-			InPlace:       inMemory(fd),
-			InTurn:        !cfg.WriteThrough && writesInTurn(fd),
+			InPlace:       fs.inMemory(),
+			InTurn:        !cfg.WriteThrough && fs.writesInTurn(),
 			Backend:       "file",
 			ID:            id,
 		},
@@ -253,27 +254,29 @@ func back(cfg Config, fd int, st *unix.Stat_t, id string, follow bool) (*Device,
 // that is a change of the inode in the journal by every write. Nobody uses the position that lseek leaves.
 func lengthOf(fd int) (int64, error) { return unix.Seek(fd, 0, unix.SEEK_END) }
 
-// writesInTurn reports whether the file is on a file system that is known to let one write
-// into the page cache of a file go at a time.
-func writesInTurn(fd int) bool {
-	var fs unix.Statfs_t
-	return unix.Fstatfs(fd, &fs) == nil && (fs.Type == unix.EXT4_SUPER_MAGIC || fs.Type == unix.XFS_SUPER_MAGIC)
-}
+// fileSystem is the magic number of the file system that a file is on; 0: it does not tell.
+type fileSystem int64
 
-// inMemory reports whether the file is on a file system that keeps its files in memory alone.
-func inMemory(fd int) bool {
-	var fs unix.Statfs_t
-	return unix.Fstatfs(fd, &fs) == nil && fs.Type == unix.TMPFS_MAGIC
-}
-
-// onLocalDisk reports whether the file is on a file system that is known to keep its files on disks of this
-// machine: it begins to read when it is advised to, and knows how long they are.
-func onLocalDisk(fd int) bool {
+func fileSystemOf(fd int) fileSystem {
 	var fs unix.Statfs_t
 	if unix.Fstatfs(fd, &fs) != nil {
-		return false
+		return 0
 	}
-	switch fs.Type {
+	return fileSystem(fs.Type)
+}
+
+// writesInTurn reports whether it is known to let one write into the page cache of a file go at a time.
+func (f fileSystem) writesInTurn() bool {
+	return f == unix.EXT4_SUPER_MAGIC || f == unix.XFS_SUPER_MAGIC
+}
+
+// inMemory reports whether it keeps its files in memory alone.
+func (f fileSystem) inMemory() bool { return f == unix.TMPFS_MAGIC }
+
+// onLocalDisk reports whether it is known to keep its files on disks of this machine: it begins to read when it
+// is advised to, and knows how long they are.
+func (f fileSystem) onLocalDisk() bool {
+	switch f {
 	case unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC, unix.F2FS_SUPER_MAGIC, unix.OVERLAYFS_SUPER_MAGIC:
 		return true
 	}

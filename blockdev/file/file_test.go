@@ -20,7 +20,7 @@ func TestConformance(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer dir.Close()
-	staged := !inMemory(int(dir.Fd()))
+	staged := !fileSystemOf(int(dir.Fd())).inMemory()
 	for name, cfg := range map[string]Config{
 		"sparse":       {},
 		"4096":         {BlockSize: 4096},

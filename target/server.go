@@ -49,7 +49,7 @@ func New(cfg Config) (*Server, error) {
 	if s.nvmf, err = nvmf.New(nvmf.Config{
 		Portals: s.server.Portals(), Volumes: &s.volumes, StateDir: cfg.StateDir, Staging: cfg.Staging, Log: cfg.Log,
 		DiscoveryNQN: cfg.DiscoveryNQN, Referrals: cfg.Referrals,
-		Timeouts: nvmf.Timeouts{Connect: t.Login}, Limits: nvmf.Limits{Controllers: cfg.Limits.Controllers},
+		Timeouts: nvmf.Timeouts{Connect: t.Login, Data: t.DataOut}, Limits: nvmf.Limits{Controllers: cfg.Limits.Controllers},
 	}); err != nil {
 		return nil, err
 	}

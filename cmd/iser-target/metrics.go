@@ -74,15 +74,15 @@ type collector struct {
 	in, out, copied, commands, outstanding  *prometheus.Desc
 	latency                                 *prometheus.Desc
 
-	buildInfo, iscsiConnections                       *prometheus.Desc
-	iscsiCommands, iscsiFailed, iscsiAborted          *prometheus.Desc
-	iscsiPayload, recovery, volumeLatency             *prometheus.Desc
-	mediumErrors, throttled, throttling, throttleTime *prometheus.Desc
-	workers, reloads, reloadOK, reloadTime            *prometheus.Desc
-	sessionsUntold, connectsRefused, proofsFailed     *prometheus.Desc
-	snapshots, snapshotTime, snapshotsKept            *prometheus.Desc
-	retransmits                                       *prometheus.Desc
-	rdma                                              rdmaDescs
+	buildInfo, iscsiConnections                                     *prometheus.Desc
+	iscsiCommands, iscsiFailed, iscsiAborted                        *prometheus.Desc
+	iscsiPayload, recovery, volumeLatency                           *prometheus.Desc
+	mediumErrors, throttled, throttling, throttleTime, stagingWaits *prometheus.Desc
+	workers, reloads, reloadOK, reloadTime                          *prometheus.Desc
+	sessionsUntold, connectsRefused, proofsFailed                   *prometheus.Desc
+	snapshots, snapshotTime, snapshotsKept                          *prometheus.Desc
+	retransmits                                                     *prometheus.Desc
+	rdma                                                            rdmaDescs
 
 	namespaceUp, controllers, nvmeConnections      *prometheus.Desc
 	nvmeCommands, nvmeFailed                       *prometheus.Desc
@@ -122,6 +122,7 @@ func newCollector(status func() target.Status) *collector {
 		volumeLatency:    d("volume_latency_seconds", "Reads and writes of the volume by all LUNs and namespaces: time from the arrival of a command to its response.", "volume", "kind"),
 		mediumErrors:     d("volume_medium_errors_total", "Errors of the medium that nothing has corrected.", "volume", "kind"),
 		throttled:        d("volume_throttled_commands_total", "Commands that have waited for the rate limits of the volume.", "volume"),
+		stagingWaits:     d("volume_staging_waits_total", "Writes that have waited for their share of the staging memory.", "volume"),
 		throttling:       d("volume_throttled_commands", "Commands that wait for the rate limits of the volume now.", "volume"),
 		throttleTime:     d("volume_throttled_seconds_total", "Time that commands have waited for the rate limits, added up.", "volume"),
 		workers:          d("volume_workers", "Goroutines of the volume for commands that wait for storage.", "volume"),

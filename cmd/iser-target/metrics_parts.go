@@ -104,6 +104,7 @@ func (c *collector) collectVolumes(st *target.Status, ch chan<- prometheus.Metri
 			counter(c.mediumErrors, n, v.Name, kind)
 		}
 		counter(c.throttled, v.Stats.Throttling.Commands, v.Name)
+		counter(c.stagingWaits, v.Stats.StagingWaits, v.Name)
 		gauge(c.throttling, float64(v.Stats.Throttling.Waiting), v.Name)
 		ch <- prometheus.MustNewConstMetric(c.throttleTime, prometheus.CounterValue, v.Stats.Throttling.Waited.Seconds(), v.Name)
 		gauge(c.workers, float64(v.Stats.Workers), v.Name)

@@ -58,7 +58,7 @@ func TestMetrics(t *testing.T) {
 		`iser_target_iscsi_commands_total{kind="write",transport="iSCSI/TCP"} 0`, `iser_target_volume_reads_total{volume="d"} 1`, `iser_target_volume_latency_seconds_count{kind="write",volume="d"} 0`,
 		`iser_target_config_last_reload_successful 1`, `iser_target_rdma_crc_errors_total{transport="iSER"} 0`, `iser_target_rdma_queue_pairs{transport="NVMe/RDMA"} 0`,
 		`iser_target_tcp_retransmits_total{transport="iSCSI/TCP"} 0`, `iser_target_tcp_retransmits_total{transport="iSER"} 0`, `iser_target_tcp_retransmits_total{transport="NVMe/RDMA"} 0`,
-		`iser_target_recovery_events_total{event="session_reinstated"} 0`, `iser_target_volume_throttled_commands_total{volume="d"} 0`,
+		`iser_target_recovery_events_total{event="session_reinstated"} 0`, `iser_target_volume_throttled_commands_total{volume="d"} 0`, `iser_target_volume_staging_waits_total{volume="d"} 0`,
 		`iser_target_volume_medium_errors_total{kind="write",volume="d"} 0`, fmt.Sprintf(`iser_target_build_info{goarch="%s",goversion="%s",version="%s"} 1`, runtime.GOARCH, runtime.Version(), version), fmt.Sprintf(`iser_target_roce_queue_pairs{address="%s"} 0`, roce), fmt.Sprintf(`iser_target_roce_sent_pkts_total{address="%s"} 0`, roce),
 	} {
 		if !strings.Contains(text, want+"\n") {

@@ -216,7 +216,7 @@ func remarks(c *volume.TracedCommand) string {
 	for _, x := range []struct {
 		name string
 		took time.Duration
-	}{{"order", w.Order}, {"qos", w.QoS}, {"range", w.Range}, {"worker", w.Worker}} {
+	}{{"order", w.Order}, {"qos", w.QoS}, {"range", w.Range}, {"memory", w.Memory}, {"worker", w.Worker}} {
 		if x.took > 0 {
 			text += ", " + x.name + " " + short(x.took)
 		}

@@ -355,7 +355,7 @@ func (h Handover) adopt(k *CarriedSession) (_ *session, err error) {
 	}
 	x := &session{
 		srv: s, node: n, key: sessionKey{initiator: k.Initiator, isid: k.ISID, target: n.cfg.Name, group: k.Group}, tsih: k.TSIH,
-		user: k.User, bound: k.Bound, known: k.Known, share: shareOf(n, k.User, conns[0]),
+		user: k.User, bound: k.Bound, known: k.Known, share: shareOf(n, k.User, conns[0]), account: accountOf(k.User, conns[0]),
 		params: conns[0].params, base: conns[0].log, kind: k.Conns[0].kind(), born: k.Born, done: make(chan struct{}),
 	}
 	x.make(conns, max(s.cfg.Commands, int(k.MaxCmdSN+1-k.ExpCmdSN)), k.ExpCmdSN)

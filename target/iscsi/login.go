@@ -252,19 +252,20 @@ func (l *loginPhase) newSession(r *iscsi.LoginResult) *session {
 		size = max(min(size, most-immediateCredits), 1)
 	}
 	s := &session{
-		srv:    c.srv,
-		node:   l.node,
-		key:    sessionKey{initiator: iscsi.NormalizeName(r.InitiatorName), isid: r.ISID, group: c.portal.Config().Group},
-		user:   r.AuthUser,
-		bound:  l.bound,
-		share:  shareOf(l.node, r.AuthUser, c),
-		known:  l.knownTo(l.node, r.InitiatorName, r.AuthUser),
-		params: r.Params,
-		base:   c.log,
-		kind:   c.kind,
-		erl:    r.Params.ErrorRecoveryLevel,
-		born:   time.Now(),
-		done:   make(chan struct{}),
+		srv:     c.srv,
+		node:    l.node,
+		key:     sessionKey{initiator: iscsi.NormalizeName(r.InitiatorName), isid: r.ISID, group: c.portal.Config().Group},
+		user:    r.AuthUser,
+		bound:   l.bound,
+		share:   shareOf(l.node, r.AuthUser, c),
+		account: accountOf(r.AuthUser, c),
+		known:   l.knownTo(l.node, r.InitiatorName, r.AuthUser),
+		params:  r.Params,
+		base:    c.log,
+		kind:    c.kind,
+		erl:     r.Params.ErrorRecoveryLevel,
+		born:    time.Now(),
+		done:    make(chan struct{}),
 	}
 	s.make([]*conn{c}, size, r.CmdSN)
 	if s.node != nil {

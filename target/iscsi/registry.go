@@ -98,7 +98,7 @@ func (s *Frontend) KillSession(tsih uint16) error {
 
 // openNexus registers the I_T nexus of the session.
 func (s *session) openNexus() (err error) {
-	s.nexus, err = s.node.device.NewNexus(scsi.NexusConfig{Initiator: s.key.initiator, ISID: s.key.isid, User: s.user, RelPort: s.key.group,
+	s.nexus, err = s.node.device.NewNexus(scsi.NexusConfig{Initiator: s.key.initiator, ISID: s.key.isid, User: s.user, Holder: s.account, RelPort: s.key.group,
 		Queries: s.params.ProtocolLevel >= 2})
 	return err
 }

@@ -10,6 +10,7 @@ import (
 	"softiser/internal/iscsi"
 	"softiser/target/portal"
 	"softiser/target/scsi"
+	"softiser/target/volume"
 )
 
 // sessionState is where a session is in its life:
@@ -66,23 +67,24 @@ type sessionKey struct {
 // conn and task whose names end in Locked are called with it held; those of the tables
 // always are. Who has locked unlocks.
 type session struct {
-	srv    *Frontend
-	node   *node // nil in discovery sessions
-	key    sessionKey
-	tsih   uint16
-	user   string // who the initiator has proved to be; "" without authentication
-	bound  bool   // the access list says that its name is the user's
-	share  shareKey
-	known  bool        // authenticated, or named by an access list
-	aged   *time.Timer // ends a discovery session; set under srv.mu
-	params iscsi.Params
-	nexus  *scsi.Nexus      // nil in discovery sessions
-	base   *zap.Logger      // of the leading connection
-	kind   portal.Transport // of the leading connection, as it began
-	erl    uint32           // error recovery level; above 0 the datamovers have an iscsi.Recovery
-	born   time.Time
-	broken func(error)   // shut: ends it after a mistake of ours
-	done   chan struct{} // closed when the session has ended
+	srv     *Frontend
+	node    *node // nil in discovery sessions
+	key     sessionKey
+	tsih    uint16
+	user    string        // who the initiator has proved to be; "" without authentication
+	account volume.Holder // of what its writes have of the staging memory
+	bound   bool          // the access list says that its name is the user's
+	share   shareKey
+	known   bool        // authenticated, or named by an access list
+	aged    *time.Timer // ends a discovery session; set under srv.mu
+	params  iscsi.Params
+	nexus   *scsi.Nexus      // nil in discovery sessions
+	base    *zap.Logger      // of the leading connection
+	kind    portal.Transport // of the leading connection, as it began
+	erl     uint32           // error recovery level; above 0 the datamovers have an iscsi.Recovery
+	born    time.Time
+	broken  func(error)   // shut: ends it after a mistake of ours
+	done    chan struct{} // closed when the session has ended
 
 	order   delivery
 	cmds    commands

@@ -7,6 +7,7 @@ import (
 
 	"softiser/internal/iscsi"
 	"softiser/internal/peerorigin"
+	"softiser/target/volume"
 )
 
 // The session table is shared by peers of whom most are honest and none need be
@@ -41,6 +42,11 @@ func shareOf(n *node, user string, c *conn) shareKey {
 		k.origin = peerorigin.Of(c.remote.Addr())
 	}
 	return k
+}
+
+// accountOf says on whose account the writes of a session whose leading connection is c have staging memory.
+func accountOf(user string, c *conn) volume.Holder {
+	return volume.Holder{Origin: peerorigin.Of(c.remote.Addr()), Proved: user}
 }
 
 // knows reports whether the list names the initiator, rather than letting in everybody

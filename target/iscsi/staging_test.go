@@ -4,9 +4,11 @@ import (
 	"testing"
 
 	"softiser/blockdev"
+	"softiser/blockdev/mem"
 	"softiser/internal/iscsi"
 	"softiser/internal/iscsitcp"
 	"softiser/internal/spc"
+	"softiser/target/scsi"
 )
 
 // Buffers for what commands are to look at before it is stored count with all the
@@ -120,4 +122,80 @@ func TestStagingIsBounded(t *testing.T) {
 	}
 	eventually(t, "everything has been given back", func() bool { return staging.Reserved() == 0 })
 	by.write10(0, pattern(4096, 5))
+}
+
+// WRITEs of a volume whose data is received into staging memory first have a share of it: those beyond it
+// are asked for their data later, in order, and can be aborted meanwhile; other volumes have theirs.
+func TestWritesWaitForTheirShare(t *testing.T) {
+	const n = 1 << 20
+	var staging *blockdev.Pool
+	s := serve(t, func(c *serverConfig, tgt *Target) {
+		staging = pool(t, 8<<20)
+		c.Staging = staging
+		tgt.LUNs[0].Placement = scsi.PlacementVerified
+	})
+	other, err := mem.Open(mem.Config{Name: "other", Size: volumeSize})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { other.Close() })
+	if err := s.AddLUN(testIQN, LUN{Name: "other", LUConfig: scsi.LUConfig{LUN: 1, Volume: other, Placement: scsi.PlacementVerified}}); err != nil {
+		t.Fatal(err)
+	}
+	login := func(i byte) *rawInitiator {
+		r := s.dial()
+		r.isid[5] = i
+		r.mustLogin(testIQN, "InitialR2T=Yes", "ImmediateData=No", "MaxBurstLength=1048576")
+		r.ready()
+		return r
+	}
+	r := login(1)
+	var tags []uint32
+	for range 4 {
+		tags = append(tags, r.command(command{cdb: cdbRW10(0x2a, 0, n/512), write: true, edtl: n}))
+	}
+	first := r.expect(iscsi.OpR2T).R2T()
+	r.expectSilence()
+	by := login(2)
+	write := command{cdb: cdbRW10(0x2a, 0, n/512), lun: 1, write: true, edtl: n}
+	for by.do(command{cdb: make([]byte, 6), lun: 1}, nil).status != 0 {
+	}
+	if res := by.do(write, pattern(n, 1)); res.status != 0 {
+		t.Errorf("WRITE to the other volume: status %#x, sense % x", res.status, res.sense)
+	}
+	if out := staging.Out(); out != n {
+		t.Errorf("%d bytes of staging memory are out for one WRITE of %d", out, n)
+	}
+	r.sendTask(iscsi.AbortTask, 0, tags[1], r.cmdSN)
+	if got := r.expect(iscsi.OpTaskResponse).TaskResponse().Response(); got != iscsi.TaskComplete {
+		t.Errorf("ABORT TASK: response %d", got)
+	}
+	send := func(q iscsi.R2T, tag uint32) {
+		t.Helper()
+		if q.ITT() != tag {
+			t.Fatalf("asked for the data of %#x, not of %#x", q.ITT(), tag)
+		}
+		for off := uint32(0); off < n; off += 64 << 10 {
+			r.dataOut(q.ITT(), q.TTT(), off>>16, off, make([]byte, 64<<10), off+64<<10 == n)
+		}
+	}
+	send(first, tags[0])
+	for _, tag := range append(tags[2:], 0) { // the next one may be asked for its data before the one before is answered
+		asked, answered := tag == 0, false
+		for !asked || !answered {
+			switch p := r.read(); p.Opcode() {
+			case iscsi.OpR2T:
+				asked = true
+				send(p.R2T(), tag)
+			case iscsi.OpSCSIResponse:
+				answered = true
+				if st := p.SCSIResponse().Status(); st != 0 {
+					t.Errorf("WRITE: status %#x", st)
+				}
+			default:
+				t.Fatalf("%v", p.Opcode())
+			}
+		}
+	}
+	eventually(t, "all memory has come back", func() bool { return staging.Out() == 0 })
 }

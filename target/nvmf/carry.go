@@ -369,7 +369,7 @@ func (h Handover) adopt(k *CarriedController) (err error) {
 	c := &controller{
 		fe: f, sub: s, id: k.ID, host: k.Host, hostID: k.HostID, from: admin.conn.Remote.String(), group: admin.conn.Portal.Config().Group,
 		since: k.Born, transport: admin.conn.Hello.String(), connection: admin.t.Describe(), queues: map[uint16]*queue{},
-		client: volume.Client{ID: registrant(s.cfg.NQN, k.Host, k.HostID)},
+		client: volume.Client{ID: registrant(s.cfg.NQN, k.Host, k.HostID), Holder: admin.account(k.Host)},
 		config: k.Config, status: k.Status, limit: k.Limit,
 	}
 	c.alive.c, c.alive.timeout = c, k.KeepAlive
@@ -399,7 +399,7 @@ func (h Handover) adopt(k *CarriedController) (err error) {
 	c.mu.Unlock()
 	for _, q := range queues {
 		q.mu.Lock()
-		q.timer = time.AfterFunc(f.cfg.Timeouts.Unread, q.look)
+		q.lookLaterLocked()
 		q.mu.Unlock()
 		q.t.Start(q)
 	}

@@ -48,6 +48,9 @@ type Timeouts struct {
 	Connect time.Duration
 	// Unread is how long a host may leave what is sent to it. Default 30 s.
 	Unread time.Duration
+	// Data is how long a host may take to send the data that it was asked for, of a write or of a
+	// part of it; who is late is found when the queue is looked at, up to as much later. Default 30 s; negative: no limit.
+	Data time.Duration
 }
 
 // fill sets what was left out to its default, and refuses what cannot be served.
@@ -66,6 +69,7 @@ func (c *Config) fill() error {
 	setDefault(&c.Limits.Entries, 128)
 	setDefault(&c.Timeouts.Connect, 15*time.Second)
 	setDefault(&c.Timeouts.Unread, 30*time.Second)
+	setDefault(&c.Timeouts.Data, 30*time.Second)
 	if n := c.Limits.Entries; n < 16 || n > 1024 {
 		return fmt.Errorf("nvmf: queues of %d entries; 16 to 1024 are possible", n)
 	}

@@ -68,7 +68,7 @@ func newController(q *queue, s *subsystem, d *nvme.ConnectData, timeout time.Dur
 	c := &controller{
 		fe: q.fe, sub: s, host: d.Host, hostID: d.HostID, from: q.conn.Remote.String(), group: q.conn.Portal.Config().Group,
 		since: time.Now(), transport: q.conn.Hello.String(), queues: map[uint16]*queue{0: q}, limit: q.fe.cfg.Limits.Queues,
-		client: volume.Client{ID: registrant(s.cfg.NQN, d.Host, d.HostID)},
+		client: volume.Client{ID: registrant(s.cfg.NQN, d.Host, d.HostID), Holder: q.account(d.Host)},
 	}
 	c.alive.c = c
 	c.connection = q.t.Describe()

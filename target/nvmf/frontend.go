@@ -224,6 +224,7 @@ var (
 	errConnect  = errors.New("the host did not connect in time")
 	errEvicted  = errors.New("too many connections wait for Connect; the oldest makes room")
 	errUnread   = errors.New("the host does not read what is sent to it")
+	errOwed     = errors.New("the host does not send the data that it was asked for")
 )
 
 // Accept implements portal.Frontend.

@@ -2,6 +2,7 @@ package nvmf
 
 import (
 	"errors"
+	"time"
 
 	"softiser/internal/nvme"
 	"softiser/target/volume"
@@ -41,6 +42,7 @@ func (r *request) fetch(off uint32, then func(*request)) {
 	r.onData = then
 	use, other := r.use.Load(), r.fused.other
 	r.Stamp(volume.Leased)
+	r.asked.Store(int64(time.Since(r.q.fe.epoch)))
 	if err := r.q.t.GetData(r.cmd, off, r.segs); err != nil {
 		r.arrived(err)
 		return
@@ -54,6 +56,7 @@ func (r *request) fetch(off uint32, then func(*request)) {
 
 // arrived goes on with a command whose data has come, or will not.
 func (r *request) arrived(err error) {
+	r.asked.Store(0)
 	switch {
 	case r.stopped():
 		r.end(nvme.AbortRequested)

@@ -23,6 +23,7 @@ import (
 	"softiser/internal/pcaptest"
 	"softiser/target"
 	"softiser/target/nvmf"
+	"softiser/target/volume"
 )
 
 const (
@@ -438,6 +439,39 @@ func TestUnreadFlood(t *testing.T) {
 		t.Errorf("%d bytes are kept for hosts", kept)
 	}
 	by.check(0)
+}
+
+// A host that has writes under way, of a volume that is received into staging memory, and sends none of
+// their data, leaves others their part of it.
+func TestStagingOfASilentHost(t *testing.T) {
+	var staging *blockdev.Pool
+	r := hostileRig(t, func(c *target.Config) { staging, c.Timeouts.DataOut = c.Staging, -1 })
+	for i, v := range []struct{ sub, host string }{{"nqn.2026-11.softiser:silent", "nqn.2026-11.softiser:silent-host"}, {"nqn.2026-11.softiser:other", "nqn.2026-11.softiser:other-host"}} {
+		if err := r.srv.AddSubsystem(nvmf.SubsystemConfig{
+			NQN: v.sub, Hosts: []nvmf.HostRule{{NQN: v.host}},
+			Namespaces: []nvmf.NamespaceConfig{{NSID: 1, Volume: newMem(t, 16<<20), Placement: volume.PlacementVerified}},
+		}); err != nil {
+			t.Fatal(i, err)
+		}
+	}
+	silent := r.attachTo("nqn.2026-11.softiser:silent", "nqn.2026-11.softiser:silent-host", 201, 1)
+	other := r.attachTo("nqn.2026-11.softiser:other", "nqn.2026-11.softiser:other-host", 202, 1)
+	const many = 12 // of 1 MiB each; there are 8
+	for range many {
+		silent.io[0].startSilent(rw(nvme.OpWrite, 0, 2048), make([]byte, 1<<20))
+	}
+	<-silent.io[0].asked
+	for n := range byte(8) {
+		want := pattern(1<<20, n)
+		if err := other.io[0].write(uint64(n)*2048, want); err != nil {
+			t.Fatalf("write %d beside the silent host: %v", n, err)
+		}
+	}
+	if out := staging.Out(); out > 2<<20 {
+		t.Errorf("%d bytes of staging memory are out", out)
+	}
+	silent.io[0].close() // what waits has ended with it
+	await.True(t, "all memory has come back", func() bool { return staging.Out() == 0 })
 }
 
 // flood sends first, and then batch again and again until the target takes no more.

@@ -21,7 +21,7 @@ type queue struct {
 
 	identity *identity // of the TLS key; nil: the connection is plain
 
-	timer *time.Timer // until the host has been let in, then looks whether it reads
+	timer *time.Timer // until the host has been let in, then looks whether it reads and sends what it is to
 
 	// Set by Connect, on the receive goroutine; ctrl is read by others under mu.
 	ctrl    *controller
@@ -39,10 +39,12 @@ type queue struct {
 	finishes atomic.Bool   // closes when open is 0
 	counters counters
 
-	mu    sync.Mutex
-	sent  uint64 // guarded by mu: what the socket had taken when last looked at
-	stuck bool   // guarded by mu: it has taken nothing since
-	over  bool   // guarded by mu
+	mu       sync.Mutex
+	requests []*request    // guarded by mu: of all slots that have been used
+	since    time.Duration // guarded by mu: when last looked whether the socket takes something, since the front end was made
+	sent     uint64        // guarded by mu: what it had taken then
+	stuck    bool          // guarded by mu: it had taken nothing since the time before
+	over     bool          // guarded by mu
 }
 
 // begin starts the connection.
@@ -53,19 +55,30 @@ func (q *queue) begin() {
 	q.t.Start(q)
 }
 
-// connected ends the time that Connect and the authentication have, and begins to look whether the host reads.
+// connected ends the time that Connect and the authentication have, and begins to look whether the host reads, and
+// sends the data that it owes.
 func (q *queue) connected() {
 	q.conn.Place.Done()
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.timer.Stop()
 	if !q.over {
-		q.timer = time.AfterFunc(q.fe.cfg.Timeouts.Unread, q.look)
+		q.lookLaterLocked()
 	}
 }
 
-// look ends a connection whose host has not taken anything of what waits for it since
-// the last look.
+// lookLaterLocked has the next look taken.
+func (q *queue) lookLaterLocked() {
+	t := &q.fe.cfg.Timeouts
+	next := t.Unread
+	if t.Data > 0 {
+		next = min(next, t.Data)
+	}
+	q.timer = time.AfterFunc(next, q.look)
+}
+
+// look ends a connection whose host has not taken anything of what waits for it for Timeouts.Unread, or
+// has not sent the data of a command for Timeouts.Data.
 func (q *queue) look() {
 	waiting, sent := q.t.Backlog()
 	q.mu.Lock()
@@ -73,13 +86,22 @@ func (q *queue) look() {
 	if q.over {
 		return
 	}
-	stuck := waiting && q.stuck && sent == q.sent
-	q.stuck, q.sent = waiting, sent
-	if stuck {
-		go q.t.Terminate(errUnread)
-		return
+	t, now := &q.fe.cfg.Timeouts, time.Since(q.fe.epoch)
+	if now-q.since >= t.Unread {
+		stuck := waiting && q.stuck && sent == q.sent
+		q.since, q.stuck, q.sent = now, waiting, sent
+		if stuck {
+			go q.t.Terminate(errUnread)
+			return
+		}
 	}
-	q.timer = time.AfterFunc(q.fe.cfg.Timeouts.Unread, q.look)
+	for _, r := range q.requests {
+		if asked := r.asked.Load(); asked > 0 && t.Data > 0 && now-time.Duration(asked) >= t.Data {
+			go q.t.Terminate(errOwed)
+			return
+		}
+	}
+	q.lookLaterLocked()
 }
 
 // fail closes the connection of a host that has failed to prove who it is: it is answered
@@ -142,6 +164,9 @@ func (q *queue) Command(k *nvme.Command) {
 	if r == nil {
 		r = &request{q: q}
 		k.App = r
+		q.mu.Lock()
+		q.requests = append(q.requests, r)
+		q.mu.Unlock()
 	}
 	r.begin(k)
 	half := q.takeHalf()

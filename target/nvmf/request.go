@@ -29,6 +29,7 @@ type request struct {
 	buf    []byte         // lent by the front end; counted in its staging memory
 	params []byte         // what param has brought, in the capsule or in buf
 	onData func(*request) // goes on when the host's data is there
+	asked  atomic.Int64   // when the host was asked for it, ns since the front end was made; 0: nothing is to come
 
 	ns     *namespace          // in use; nil: none
 	row    *ioCommand          // what the command needs of it
@@ -115,6 +116,7 @@ func (r *request) release() {
 	clear(r.segs)
 	r.segs, r.params = r.segs[:0], nil
 	if r.ns != nil {
+		r.ns.vol.Unstage(&r.Op)
 		r.ns.place.Unuse()
 		r.ns = nil
 	}

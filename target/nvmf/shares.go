@@ -8,6 +8,7 @@ import (
 
 	"softiser/blockdev"
 	"softiser/internal/peerorigin"
+	"softiser/target/volume"
 )
 
 // shares divides the memory that hosts can make the target hold, for data in capsules,
@@ -137,6 +138,16 @@ func (h *holding) Reserve(n int) bool {
 func (h *holding) Unreserve(n int) {
 	s, _ := h.count(int64(-n))
 	s.of.pool.Unreserve(n)
+}
+
+// account is on whose account the host of an admin queue has staging memory for its writes, none
+// of which is served before the host has proved what it is asked to.
+func (q *queue) account(host string) volume.Holder {
+	h := volume.Holder{Origin: peerorigin.Of(q.conn.Remote.Addr())}
+	if q.auth != nil || q.identity != nil {
+		h.Proved = host
+	}
+	return h
 }
 
 var errShare = errors.New("nvmf: the host has its share of the controllers, or its address has if it proves nothing")

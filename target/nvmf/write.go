@@ -49,6 +49,9 @@ func (r writeRequest) next(m blockdev.Mode) {
 	if v.Verified(r.off+r.done, n) || !v.Geo().Info.InPlace {
 		n = min(n, blockdev.MaxBuffer)
 	}
+	if r.resume = writeOnWorker; !v.Stage(&r.Op, r.off+r.done, n) {
+		return
+	}
 	err := v.Lender(r.off+r.done, n).LeaseWrite(&r.lease, r.off+r.done, int(n), m)
 	if errors.Is(err, blockdev.ErrWouldBlock) {
 		r.toWorker(writeOnWorker)
@@ -108,6 +111,7 @@ func (r writeRequest) commit(m blockdev.Mode) {
 	r.Stamp(volume.Committed)
 	r.done += int64(r.lease.Len)
 	r.lease.Release()
+	r.ns.vol.Unstage(&r.Op)
 	if r.done < r.n {
 		r.next(blockdev.NoWait) // who commits does not wait for staging memory
 		return

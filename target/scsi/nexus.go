@@ -31,6 +31,8 @@ type NexusConfig struct {
 	// User is who the initiator has proved to be; "" without authentication. Its
 	// registrations remember it (see Device.RegisteredUser).
 	User string
+	// Holder is on whose account writes have staging memory.
+	Holder volume.Holder
 	// RelPort is the relative target port identifier, unique within the device;
 	// 0 stands for the first port. It decides the target port group.
 	RelPort uint16
@@ -99,7 +101,7 @@ func (d *Device) NewNexus(c NexusConfig) (*Nexus, error) {
 	name := strings.ToLower(c.Initiator)
 	n := &Nexus{
 		dev: d, initiator: name, relPort: rel, group: g, queries: c.Queries,
-		client: volume.Client{ID: d.registrant(fmt.Sprintf("%s,i,0x%012x", name, c.ISID[:]), rel), User: c.User},
+		client: volume.Client{ID: d.registrant(fmt.Sprintf("%s,i,0x%012x", name, c.ISID[:]), rel), User: c.User, Holder: c.Holder},
 	}
 	port := n.client.ID.Initiator
 	d.mu.Lock()

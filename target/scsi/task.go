@@ -112,6 +112,7 @@ func (t *Task) Release() {
 	clear(t.data.segs)
 	t.data.segs = t.data.segs[:0]
 	if t.lu != nil {
+		t.lu.vol.Unstage(&t.Op)
 		t.lu.place.Unuse()
 	}
 	t.lu, t.itl, t.op, t.job, t.data.cont, t.chunk.work = nil, nil, nil, nil, nil, nil

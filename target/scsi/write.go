@@ -50,6 +50,10 @@ func writeChunk(t *Task, m blockdev.Mode) {
 		writeArrived(t, m)
 		return
 	}
+	rest := int(n) - t.chunk.staged
+	if t.job = writeJob; rest > 0 && !lu.vol.Stage(&t.Op, off+int64(t.chunk.staged), int64(rest)) {
+		return
+	}
 	t.data.segs = t.data.segs[:0]
 	if t.chunk.staged > 0 {
 		if !t.data.stage(t.chunk.staged) {
@@ -58,7 +62,7 @@ func writeChunk(t *Task, m blockdev.Mode) {
 		}
 		t.data.segs = append(t.data.segs, t.data.buf[:t.chunk.staged])
 	}
-	if rest := int(n) - t.chunk.staged; rest > 0 {
+	if rest > 0 {
 		err := lu.vol.Lender(off+int64(t.chunk.staged), int64(rest)).LeaseWrite(&t.Lease, off+int64(t.chunk.staged), rest, m)
 		if errors.Is(err, blockdev.ErrWouldBlock) {
 			t.data.put()
@@ -135,6 +139,7 @@ func commitChunk(t *Task, staged []byte, m blockdev.Mode) {
 			return
 		}
 		t.Lease.Release()
+		lu.vol.Unstage(&t.Op)
 	}
 	if len(staged) > 0 {
 		if err := lu.vol.WriteAt(staged, off, t.Stop()); err != nil {

@@ -48,6 +48,9 @@ func (s *Tasks) abortLocked(o *Op, why AbortReason, w *Wait, set *Aborts) {
 		s.limit.dropLocked(o)
 		o.to(Running)
 		set.dead = append(set.dead, o)
+	case Staging: // it leaves those who wait at Unstage
+		o.to(Running)
+		set.dead = append(set.dead, o)
 	case Blocked:
 		s.dropRangeLocked(o)
 		o.unwaitLocked()

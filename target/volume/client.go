@@ -19,6 +19,8 @@ type Client struct {
 	// User is who the initiator has proved to be; "" without authentication. Its
 	// registrations remember it.
 	User string
+	// Holder is on whose account its writes have staging memory.
+	Holder Holder
 }
 
 // Face is what serves a volume at one place: a LUN of a target, a namespace.

@@ -116,6 +116,7 @@ type Stats struct {
 	ReadErrors   uint64 `json:"read_errors_total"`
 	WriteErrors  uint64 `json:"write_errors_total"`
 	VerifyErrors uint64 `json:"verify_errors_total"`
+	StagingWaits uint64 `json:"staging_waits_total"` // writes that have waited for their share of the staging memory
 	Throttling          // by rate limits
 }
 
@@ -129,7 +130,7 @@ func (v *Volume) Stats() Stats {
 		Reads: c.Reads.Load(), Writes: c.Writes.Load(), ReadBytes: c.ReadBytes.Load(), WriteBytes: c.WriteBytes.Load(),
 		Inline: c.Inline.Load(), Worked: c.Worked.Load(), Workers: workers,
 		ReadErrors: c.errs[Reading].Load(), WriteErrors: c.errs[Writing].Load(), VerifyErrors: c.errs[Verifying].Load(),
-		Throttling: v.Throttling(),
+		StagingWaits: v.share.waited(), Throttling: v.Throttling(),
 	}
 	if v.verifier != nil {
 		s.PlacementCopied = v.verifier.copied.Load()

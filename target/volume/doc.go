@@ -40,6 +40,7 @@
 //	Rewriter.mu  progress and kind of a rewrite
 //	Space.mu     thresholds
 //	pathMu       the access state through each portal group
+//	shares.mu    shares of the staging memory
 //	Tasks.mu     the task set, ranges, rate limit, worker queue; never held across I/O or a call
 //	             into a front end, but for the match functions that say so
 //

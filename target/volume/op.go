@@ -29,11 +29,12 @@ type Op struct {
 	traced  *traced // nil: nobody follows it
 	write   write   // that a worker makes for it
 	read    read    // that it waits for in the worker queue
+	shared  shared  // of the staging memory
 
 	// Guarded by set.mu, as soon as it is in the task set:
 	state   State
 	node    list.Node[Op] // in the task set
-	qnext   *Op           // dormant, worker or throttle queue
+	qnext   *Op           // dormant, worker or throttle queue; in that of a shareRing guarded by shares.mu
 	inTurn  bool          // the worker queue has it as one of pool.turns
 	syncs   bool          // what it is queued for makes data durable
 	commits bool          // and gives staging memory back
@@ -93,10 +94,10 @@ const (
 //	   |   may start at once                  v  |storage  |
 //	   +-----------------------------------> Running ------+
 //	                                          |  ^
-//	               rate limit, busy range     v  |
-//	                                    Throttled, Blocked
+//	       rate limit, busy range, memory     v  |
+//	                                 Throttled, Blocked, Staging
 //
-// Abort brings Dormant, Queued, Throttled and Blocked back to Running, from where they
+// Abort brings Dormant, Queued, Throttled, Blocked and Staging back to Running, from where they
 // end at once; one that is Running (which may be waiting for its initiator's data)
 // ends at its next step. What is refused before the task set goes from Idle to Ended.
 type State uint8
@@ -110,9 +111,10 @@ const (
 	Throttled       // waits for the rate limit of its volume
 	Blocked         // waits for its block range, or for a rewrite; see ranges.go
 	Ended           // out of the task set
+	Staging         // waits for its share of the staging memory
 )
 
-var stateNames = [...]string{"idle", "dormant", "queued", "running", "throttled", "blocked", "ended"}
+var stateNames = [...]string{"idle", "dormant", "queued", "running", "throttled", "blocked", "ended", "staging"}
 
 // String returns the state's name.
 func (s State) String() string {
@@ -127,10 +129,11 @@ var nextStates = [8]uint8{
 	Idle:      1<<Dormant | 1<<Running | 1<<Ended,
 	Dormant:   1 << Running,
 	Queued:    1 << Running,
-	Running:   1<<Queued | 1<<Throttled | 1<<Blocked | 1<<Ended,
+	Running:   1<<Queued | 1<<Throttled | 1<<Blocked | 1<<Staging | 1<<Ended,
 	Throttled: 1<<Running | 1<<Queued,
 	Blocked:   1<<Running | 1<<Queued,
 	Ended:     1 << Idle,
+	Staging:   1<<Running | 1<<Queued,
 }
 
 // mayBecome reports whether the table has the transition.

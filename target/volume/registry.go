@@ -28,6 +28,8 @@ type Registry struct {
 	// guarded by mu.
 	expected map[string]*goingOn
 	holds    bool // guarded by mu: rewrites stand still, those of volumes that come as well
+
+	shares shares // of the staging memory that writes have
 }
 
 // Place is where a volume is served: what a face holds of it. Faces embed one.
@@ -116,6 +118,7 @@ func (r *Registry) find(cfg Config, p *Place, id Identity) (v *Volume, found boo
 	if v, err = newVolume(cfg, id, keeps); err != nil {
 		return nil, false, err
 	}
+	v.share.of = &r.shares
 	v.goesOn = r.expected[info.ID]
 	delete(r.expected, info.ID)
 	if r.holds {

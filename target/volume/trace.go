@@ -75,7 +75,8 @@ type TracedCommand struct {
 type TraceWaits struct {
 	Order  time.Duration `json:"order_ns,omitempty"` // older ones that go first, a freeze
 	QoS    time.Duration `json:"qos_ns,omitempty"`
-	Range  time.Duration `json:"range_ns,omitempty"` // blocks that others hold, or a rewrite
+	Range  time.Duration `json:"range_ns,omitempty"`  // blocks that others hold, or a rewrite
+	Memory time.Duration `json:"memory_ns,omitempty"` // a share of the staging memory
 	Worker time.Duration `json:"worker_ns,omitempty"`
 }
 
@@ -181,6 +182,8 @@ func (r *traced) pass(s State) {
 		r.Waited.QoS += w
 	case Blocked:
 		r.Waited.Range += w
+	case Staging:
+		r.Waited.Memory += w
 	}
 	r.in, r.entered = s, now
 }

@@ -43,16 +43,17 @@ const DefaultWorkers = 8
 // Volume is a device that commands reach by one place or several: see the package
 // comment. It is made by the first Registry.Map and ends with the last place.
 type Volume struct {
-	medium     // the device and its size
-	gates      // why commands are refused
-	Tasks      // the task set, with workers and rate limit
-	reserved   // the reservations
-	badBlocks  // what cannot be read; reads and writes go through it
-	placing    // where the data of writes is received
-	epochs     // whether unflushed writes may have been lost
-	paths      // its state through each portal group
-	places     // where it is served
-	background // what goes on beside its commands
+	medium                 // the device and its size
+	gates                  // why commands are refused
+	Tasks                  // the task set, with workers and rate limit
+	reserved               // the reservations
+	badBlocks              // what cannot be read; reads and writes go through it
+	placing                // where the data of writes is received
+	share      volumeShare // of the memory for that
+	epochs                 // whether unflushed writes may have been lost
+	paths                  // its state through each portal group
+	places                 // where it is served
+	background             // what goes on beside its commands
 
 	Counters Counters
 	Space    Space
@@ -107,6 +108,7 @@ func newVolume(cfg Config, id Identity, keeps bool) (*Volume, error) {
 	v.background.tasks, v.background.medium, v.background.counters = &v.Tasks, &v.medium, &v.Counters
 	v.paths.announce = v.notify
 	v.placing.init(&v.badBlocks, cfg.Placement, cfg.Staging)
+	v.share.pool = cfg.Staging
 	switch {
 	case cfg.Store != nil:
 		v.state.store = cfg.Store

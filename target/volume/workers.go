@@ -37,9 +37,14 @@ func (p *pool) init(mu *sync.Mutex, most int) {
 // ToWorker hands o, which runs, to a worker, which calls its Step.
 func (s *Tasks) ToWorker(o *Op) {
 	s.mu.Lock()
-	o.syncs, o.commits = false, false
-	s.pool.enqueueLocked(o)
+	s.pool.takeLocked(o)
 	s.mu.Unlock()
+}
+
+// takeLocked is ToWorker.
+func (p *pool) takeLocked(o *Op) {
+	o.syncs, o.commits = false, false
+	p.enqueueLocked(o)
 }
 
 // ToSyncer is ToWorker for a step that makes data durable.

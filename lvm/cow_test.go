@@ -191,6 +191,11 @@ func TestSnapshotOverflow(t *testing.T) {
 	if told.Load() != 1 {
 		t.Error("nobody was told")
 	}
+	if err := s.Flush(); !errors.Is(err, snap.ErrInvalid) {
+		t.Errorf("flush: %v", err)
+	}
+	must(t, g.Hold(bg, []*Volume{o, s})) // the rest goes to another process all the same
+	g.Release()
 	must(t, s.Close())
 	if _, err := g.Merge(bg, "s", "lvconvert"); !errors.Is(err, snap.ErrInvalid) {
 		t.Fatal(err)

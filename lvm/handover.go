@@ -10,6 +10,7 @@ import (
 
 	"softiser/blockdev"
 	"softiser/blockdev/open"
+	"softiser/lvm/snap"
 	"softiser/lvm/vg"
 )
 
@@ -53,6 +54,15 @@ func (g *Group) servesLocked(all []*Volume) bool {
 	return g.opened == len(all) && !slices.ContainsFunc(all, func(v *Volume) bool { return v.g != g })
 }
 
+// settled is the error of a flush, but for that of a snapshot that is lost: of that there is nothing
+// left to be written down.
+func (n *node) settled(err error) error {
+	if n.snap != nil && errors.Is(err, snap.ErrInvalid) {
+		return nil
+	}
+	return err
+}
+
 // Settle writes down what pools and snapshots have in memory alone.
 func (g *Group) Settle() error {
 	g.mu.Lock()
@@ -67,7 +77,7 @@ func (g *Group) Settle() error {
 		case n.pool != nil:
 			errs = append(errs, n.pool.Commit())
 		case n.snap != nil:
-			errs = append(errs, n.top.Flush())
+			errs = append(errs, n.settled(n.top.Flush()))
 		}
 	}
 	return errors.Join(errs...)

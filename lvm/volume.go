@@ -37,7 +37,7 @@ func (v *Volume) Name() string {
 func (v *Volume) Group() *Group { return v.g }
 
 // Close flushes and closes the volume. It fails with ErrInUse while leases are
-// open.
+// open. That a snapshot is lost is no error of its end: Flush has it.
 func (v *Volume) Close() error {
 	v.g.mu.Lock()
 	defer v.g.mu.Unlock()
@@ -50,7 +50,7 @@ func (v *Volume) Close() error {
 	v.closed.Store(true)
 	v.n.filled = v.n.filled && !v.fills
 	v.g.opened--
-	err := v.dev.Flush()
+	err := v.n.settled(v.dev.Flush())
 	if e := v.g.act.deactivate(v.n); err == nil {
 		err = e
 	}

@@ -248,7 +248,7 @@ func (a transfers) importRaw(ctx context.Context, arg string, r io.Reader) (err 
 			off += int64(n)
 		}
 		if end {
-			return nil
+			return v.Flush()
 		}
 	}
 }

@@ -196,6 +196,7 @@ func TestOverflow(t *testing.T) {
 	st, err := OpenStore(small, 4096)
 	must(t, err)
 	s := w.set.Add("small", st, size)
+	var own blockdev.Lease // of what it has itself, lent before it is lost
 	p := bytes.Repeat([]byte{1}, 4096)
 	for i := range 5 {
 		_, err := w.origin.WriteAt(p, int64(i)*8192)
@@ -204,12 +205,25 @@ func TestOverflow(t *testing.T) {
 		if u := s.Usage(); u.Valid != (i < 3) {
 			t.Fatalf("after %d chunks: %+v", i+1, u)
 		}
+		if i == 0 {
+			must(t, s.LeaseWrite(&own, 0, 4096, blockdev.Wait))
+		}
 	}
+	if err := own.Commit(true); !errors.Is(err, ErrInvalid) {
+		t.Errorf("what is written by a lease: %v", err)
+	}
+	own.Release()
 	if _, err := s.ReadAt(p, 0); !errors.Is(err, ErrInvalid) || !errors.Is(err, blockdev.ErrMedium) {
 		t.Fatal(err)
 	}
 	if _, err := s.WriteAt(p, 0); !errors.Is(err, ErrInvalid) {
 		t.Fatal(err)
+	}
+	if err := s.Flush(); !errors.Is(err, ErrInvalid) || !errors.Is(err, blockdev.ErrMedium) {
+		t.Errorf("flush: %v", err)
+	}
+	if err := s.FlushRange(0, 4096); !errors.Is(err, ErrInvalid) {
+		t.Errorf("flush of a range: %v", err)
 	}
 	if es, err := s.Extents(0, size); !errors.Is(err, ErrInvalid) || !errors.Is(err, blockdev.ErrMedium) {
 		t.Fatalf("what is known of its data: %v, %v", es, err)

@@ -316,7 +316,7 @@ func grow(u *[]blockdev.Lease) *blockdev.Lease {
 // CommitLease implements blockdev.Lender.
 func (n *Snapshot) CommitLease(l *blockdev.Lease, fua bool) error {
 	if len(l.Priv.Under) > 0 {
-		return swap.CommitThrough(l, fua)
+		return n.unlessLost(swap.CommitThrough(l, fua))
 	}
 	durable, err := n.write(l.Off, int64(l.Len), l.Segs)
 	if err != nil || durable || !fua {
@@ -339,15 +339,26 @@ func (n *Snapshot) ReleaseLease(l *blockdev.Lease) {
 	swap.Unstage(l, n.set.pool)
 }
 
+// unlessLost is err, of what the store's device has done, unless the snapshot is lost by now: then its
+// device may take writes and flush them, of which nobody finds anything again.
+func (n *Snapshot) unlessLost(err error) error {
+	n.set.mu.RLock()
+	defer n.set.mu.RUnlock()
+	if !n.st.valid {
+		return failed()
+	}
+	return err
+}
+
 // Flush implements blockdev.Device.
-func (n *Snapshot) Flush() error { return n.st.dev.Flush() }
+func (n *Snapshot) Flush() error { return n.unlessLost(n.st.dev.Flush()) }
 
 // FlushRange implements blockdev.Device.
 func (n *Snapshot) FlushRange(off, k int64) error {
 	if err := n.check(off, k, false); err != nil {
 		return err
 	}
-	return n.st.dev.Flush()
+	return n.Flush()
 }
 
 // Discard implements blockdev.Device: dm-snapshot's stores cannot give chunks

@@ -49,6 +49,22 @@ func lvmCommand() *cobra.Command {
 			err = &cli.Question{Text: q.Text}
 		}
 		return true, err
+	}, Disks: func(ctx context.Context, group string) ([]string, error) {
+		c, err := s.open()
+		if err != nil {
+			return nil, err
+		}
+		defer c.Close()
+		gs, err := c.Groups(ctx)
+		if err != nil {
+			return nil, nil //nolint:nilerr // no target, or Remote finds what is wrong
+		}
+		for _, g := range gs {
+			if g.Name == group {
+				return g.Devices, nil
+			}
+		}
+		return nil, nil
 	}}
 	if _, err := unix.IoctlGetTermios(int(os.Stdin.Fd()), unix.TCGETS); err == nil {
 		env.Ask = func(ctx context.Context, question string) (bool, error) {

@@ -38,6 +38,8 @@ type Env struct {
 	// Remote, if not nil, offers the command to a running target first. It
 	// returns false when no target answers or the group is not its own.
 	Remote func(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) (handled bool, err error)
+	// Disks, if not nil, returns the disks of a group that a running target has; none: it has no such group.
+	Disks func(ctx context.Context, group string) ([]string, error)
 	// Ask puts a question to the user, see [Prompt]; nil: nobody is there, and
 	// what would be asked is an error.
 	Ask func(ctx context.Context, question string) (yes bool, err error)
@@ -150,6 +152,9 @@ func (a *app) remote(cmd *cobra.Command) (done bool, err error) {
 			defer r.Close()
 			in = r
 			continue
+		}
+		if err := a.checkOutput(cmd, f.Value.String()); err != nil {
+			return false, err
 		}
 		// Made only when a target runs the command: direct export makes its own.
 		w := &output{ctx: cmd.Context(), name: f.Value.String()}

@@ -301,6 +301,48 @@ func TestTransfer(t *testing.T) {
 	s.run("import", "--input", out, "vg0/third")
 }
 
+// TestOutputIsNoDiskOfTheGroup: what is made of a group does not take the place of its own disks.
+func TestOutputIsNoDiskOfTheGroup(t *testing.T) {
+	s := newShell(t)
+	s.group()
+	s.run("lvcreate", "-L8m", "-n", "a", "vg0")
+	link := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(s.disks[1], link); err != nil {
+		t.Fatal(err)
+	}
+	before, err := os.Stat(s.disks[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked := false
+	served := Env{
+		Remote: func(context.Context, []string, io.Reader, io.Writer, io.Writer) (bool, error) {
+			asked = true
+			return true, nil
+		},
+		Disks: func(_ context.Context, group string) ([]string, error) {
+			if group != "vg0" {
+				t.Errorf("asked for the disks of %q", group)
+			}
+			return s.disks, nil
+		},
+	}
+	for _, out := range []string{s.disks[1], link} {
+		want := out + " is a disk of the volume group"
+		s.fails(want, "export", "--output", out, "vg0/a")
+		s.fails(want, "export", "--raw", "--output", out, "vg0/a")
+		s.fails(want, "vgcfgbackup", "-f", out, "vg0")
+		err := Run(t.Context(), served, []string{"export", "--output", out, "/dev/vg0/a"}, nil, io.Discard, io.Discard)
+		if err == nil || !strings.Contains(err.Error(), want) || asked {
+			t.Errorf("of a running target: %v; asked to do it: %v", err, asked)
+		}
+	}
+	if after, err := os.Stat(s.disks[1]); err != nil || !os.SameFile(before, after) {
+		t.Errorf("the disk is another file: %v", err)
+	}
+	s.says("8.00m", "lvs", "vg0/a")
+}
+
 // TestExportIsDurable: when an export to a file has succeeded, the file is on its disk.
 func TestExportIsDurable(t *testing.T) {
 	s := newShell(t)

@@ -20,6 +20,7 @@ import (
 	"softiser/lvm/meta"
 	"softiser/lvm/stream"
 	"softiser/lvm/thin"
+	"softiser/lvm/vg"
 )
 
 // transfers are the commands that move what volumes hold.
@@ -142,6 +143,9 @@ func (a transfers) export() *cobra.Command {
 		}
 		w := a.out
 		if to != "-" {
+			if err := vg.CheckOutput(to, g.Metadata().Name, disksOf(g)); err != nil {
+				return err
+			}
 			o := &output{ctx: cmd.Context(), name: to}
 			defer func() { err = o.end(err) }()
 			w = o
@@ -154,6 +158,28 @@ func (a transfers) export() *cobra.Command {
 		return stream.Export(w, v, h, es, nil)
 	}
 	return c
+}
+
+// disksOf are the paths of a group's disks.
+func disksOf(g *lvm.Group) (paths []string) {
+	for _, d := range g.View().Disks {
+		paths = append(paths, d.Path)
+	}
+	return paths
+}
+
+// checkOutput refuses an output that is a disk of the group of a running target which the first argument of a
+// command is about: the target does not know what its answer is written to.
+func (a *app) checkOutput(cmd *cobra.Command, name string) error {
+	group, _, err := splitLV(cmd.Flags().Arg(0))
+	if err != nil || a.env.Disks == nil {
+		return nil //nolint:nilerr // who runs the command says what is wrong with the name
+	}
+	disks, err := a.env.Disks(cmd.Context(), group)
+	if err != nil {
+		return err
+	}
+	return vg.CheckOutput(name, group, disks)
 }
 
 // notToTerminal keeps what export writes off a terminal, unless it is asked for there.

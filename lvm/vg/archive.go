@@ -71,6 +71,13 @@ func (c *Config) backup(vg *meta.VG, why string) error {
 
 // WriteBackup writes what vgcfgbackup would. What is no file (a pipe, /dev/stdout) is written in place.
 func (g *Group) WriteBackup(path string) error {
+	var disks []string
+	for _, d := range g.Disks {
+		disks = append(disks, d.Path)
+	}
+	if err := CheckOutput(path, g.VG.Name, disks); err != nil {
+		return err
+	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err
 	}

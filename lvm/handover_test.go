@@ -10,6 +10,7 @@ import (
 
 	"softiser/blockdev"
 	"softiser/blockdev/open"
+	"softiser/lvm/meta"
 	"softiser/lvm/vg"
 )
 
@@ -139,6 +140,31 @@ func TestForget(t *testing.T) {
 	must(t, err)
 	must(t, v.Close())
 	must(t, next.Close())
+}
+
+// TestHandedPart: a volume into which an import has broken off is not served anew, but who serves it goes
+// on in the next process.
+func TestHandedPart(t *testing.T) {
+	cfg, dir := fileConfig(t)
+	s := Spec{VG: "vg0", LV: "v", Devices: []string{filepath.Join(dir, "a.img")}, Size: 4 << 20}
+	old := &Manager{Config: cfg}
+	v, err := old.Open(s)
+	must(t, err)
+	g := old.Group("vg0")
+	must(t, g.Change("v", func(lv *meta.LV) error { lv.SetTag(ImportingTag+"x..0", true); return nil }, "lvchange"))
+	next := &Manager{Config: cfg}
+	next.Expect(offer(t, g, v.(*Volume)))
+	g.Release()
+	d, err := next.Open(s)
+	must(t, err)
+	must(t, d.Close())
+	next.Forget()
+	if _, err := next.Open(s); !errors.Is(err, ErrPartial) {
+		t.Errorf("anew: %v", err)
+	}
+	must(t, next.Close())
+	must(t, v.Close())
+	must(t, old.Close())
 }
 
 // TestHoldUnsettled: a pool that cannot be written down in time is not held, and goes on.

@@ -1,6 +1,7 @@
 package lvm
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -59,6 +60,21 @@ func keepKnown(lv, was *meta.LV) {
 			lv.SetTag(t, true)
 		}
 	}
+}
+
+// ErrPartial marks a volume that holds a part of what was to be imported or copied into it.
+var ErrPartial = errors.New("is half imported")
+
+// Whole fails with ErrPartial if an import or a copy into lv has begun and not ended. One that somebody has
+// written to since is taken as what that made of it.
+func Whole(v *meta.VG, lv *meta.LV) error {
+	for _, t := range lv.Tags {
+		if strings.HasPrefix(t, ImportingTag) && tellsContent(t) {
+			return fmt.Errorf("%s/%s %w: an import or clone into it has not ended, or was interrupted. Import again, or remove it (lvremove); to have it as it is, take its tag away (lvchange --deltag %s)",
+				v.Name, lv.Name, ErrPartial, t)
+		}
+	}
+	return nil
 }
 
 // Fills says that what is written through v is what the tag tells of: it is not somebody else who

@@ -67,6 +67,9 @@ func (m *Manager) open(s Spec) (*Volume, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := m.mayServe(g, s.LV); err != nil {
+		return nil, err
+	}
 	v, err := g.Volume(s.LV)
 	if err == nil || s.Size == 0 || !errors.Is(err, vg.ErrNotFound) {
 		return v, err
@@ -75,6 +78,19 @@ func (m *Manager) open(s Spec) (*Volume, error) {
 		return nil, err
 	}
 	return g.Volume(s.LV)
+}
+
+// mayServe refuses a volume that is not to be served, unless it is handed over: who serves it goes on.
+func (m *Manager) mayServe(g *Group, name string) error {
+	m.mu.Lock()
+	handed := m.expected != nil
+	m.mu.Unlock()
+	v := g.Metadata()
+	lv := v.LV(name)
+	if handed || lv == nil {
+		return nil
+	}
+	return Whole(v, lv)
 }
 
 func (g *Group) createFor(s Spec) error {

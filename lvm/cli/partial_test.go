@@ -58,6 +58,39 @@ func TestACloneThatBreaksOffIsMarked(t *testing.T) {
 	}
 }
 
+// What has come of an import that has broken off is not passed on, or served, as if it were whole.
+func TestAPartIsNotExported(t *testing.T) {
+	s, data := filled(t)
+	full := s.run("export", "vg0/a")
+	if _, err := s.try([]byte(full[:len(full)/2]), "import", "vg0/copy"); err == nil {
+		t.Fatal("half a stream was imported")
+	}
+	tag := s.field("lv_tags", "vg0/copy")
+	serve := func() error {
+		m := &lvm.Manager{Config: s.env.Config}
+		d, err := m.Open(lvm.Spec{VG: "vg0", LV: "copy", Devices: s.disks})
+		if err == nil {
+			err = d.Close()
+		}
+		return errors.Join(err, m.Close())
+	}
+	for _, line := range []string{"export vg0/copy", "export --raw vg0/copy", "clone vg0/copy b"} {
+		s.fails("vg0/copy is half imported", strings.Fields(line)...)
+	}
+	if err := serve(); !errors.Is(err, lvm.ErrPartial) || !strings.Contains(err.Error(), "lvremove") || !strings.Contains(err.Error(), "lvchange --deltag "+tag) {
+		t.Errorf("served: %v", err)
+	}
+	if _, err := s.try([]byte(full), "import", "-y", "vg0/copy"); err != nil {
+		t.Fatal(err)
+	}
+	if s.run("export", "--raw", "vg0/copy") != string(data) {
+		t.Error("the volume that was imported again has other content")
+	}
+	if err := serve(); err != nil {
+		t.Errorf("served when it is whole: %v", err)
+	}
+}
+
 // Nobody goes on with an import into a volume that somebody else has written to.
 func TestAPartThatWasWrittenIsNotGoneOnWith(t *testing.T) {
 	s, _ := filled(t)

@@ -110,6 +110,9 @@ func (a transfers) export() *cobra.Command {
 		if err != nil {
 			return err
 		}
+		if err := lvm.Whole(g.Metadata(), lv); err != nil {
+			return err
+		}
 		v, err := g.Volume(lv.Name)
 		if err != nil {
 			return err
@@ -129,6 +132,9 @@ func (a transfers) export() *cobra.Command {
 			}
 		} else {
 			base, err := a.another(g, from)
+			if err == nil {
+				err = lvm.Whole(g.Metadata(), base)
+			}
 			if err != nil {
 				return err
 			}
@@ -414,6 +420,9 @@ func (a transfers) clone() *cobra.Command {
 			return err
 		}
 		name, err := nameIn(g.Metadata().Name, args[1])
+		if err == nil {
+			err = lvm.Whole(g.Metadata(), lv)
+		}
 		if err != nil {
 			return err
 		}

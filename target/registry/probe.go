@@ -11,6 +11,7 @@ import (
 
 	"softiser/blockdev"
 	"softiser/config"
+	"softiser/lvm"
 	"softiser/lvm/vg"
 )
 
@@ -178,8 +179,8 @@ func probeLVM(v config.Volume) (all []string, err error) {
 			all = append(all, err.Error()) // what matters if the volume lies there
 		}
 	}
-	if g.VG.LV(v.LV) != nil {
-		return all, nil
+	if lv := g.VG.LV(v.LV); lv != nil {
+		return all, lvm.Whole(g.VG, lv)
 	}
 	if !v.Create {
 		return nil, fmt.Errorf("logical volume %s/%s %w", v.VG, v.LV, vg.ErrNotFound)

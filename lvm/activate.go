@@ -226,8 +226,8 @@ func (g *Group) Volume(name string) (*Volume, error) {
 	if lv == nil {
 		return nil, fmt.Errorf("logical volume %s/%s %w", g.md.group.VG.Name, name, vg.ErrNotFound)
 	}
-	if s := lv.Segments; len(s) > 0 && (s[0].Type == meta.ThinPool || s[0].Type == meta.Snapshot) {
-		return nil, fmt.Errorf("%s/%s is a %s, which has no content of its own", g.md.group.VG.Name, name, s[0].Type)
+	if err := hasContent(g.md.group.VG, lv); err != nil {
+		return nil, err
 	}
 	n, err := g.act.activate(lv)
 	if err != nil {
@@ -235,6 +235,26 @@ func (g *Group) Volume(name string) (*Volume, error) {
 	}
 	g.opened++
 	return &Volume{dev: n.top, g: g, n: n}, nil
+}
+
+// hasContent refuses what is a volume in the text of a group alone.
+func hasContent(v *meta.VG, lv *meta.LV) error {
+	if s := lv.Segments; len(s) > 0 && (s[0].Type == meta.ThinPool || s[0].Type == meta.Snapshot) {
+		return fmt.Errorf("%s/%s is a %s, which has no content of its own", v.Name, lv.Name, s[0].Type)
+	}
+	return nil
+}
+
+// Servable says why a logical volume is not to be served: it has no content, is a part of another one, as the data of
+// a thin pool is, or is not Whole.
+func Servable(v *meta.VG, lv *meta.LV) error {
+	if err := hasContent(v, lv); err != nil {
+		return err
+	}
+	if !v.Shown(lv) {
+		return fmt.Errorf("%s/%s is a part of another volume, which lvm2 hides: whoever writes to it destroys that one. Name a volume that `iser-target lvm lvs` shows", v.Name, lv.Name)
+	}
+	return Whole(v, lv)
 }
 
 // lookup returns the LV of that name in a group's metadata.

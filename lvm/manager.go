@@ -90,7 +90,7 @@ func (m *Manager) mayServe(g *Group, name string) error {
 	if handed || lv == nil {
 		return nil
 	}
-	return Whole(v, lv)
+	return Servable(v, lv)
 }
 
 func (g *Group) createFor(s Spec) error {

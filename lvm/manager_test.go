@@ -53,6 +53,34 @@ func TestManagerLayouts(t *testing.T) {
 	must(t, m.Close())
 }
 
+// TestManagerRefusesParts: what users do not see is not served.
+func TestManagerRefusesParts(t *testing.T) {
+	cfg, dir := fileConfig(t)
+	m := &Manager{Config: cfg}
+	s := Spec{VG: "vg0", LV: "thin", Devices: []string{filepath.Join(dir, "a.img")}, Size: 16 << 20, DeviceSize: 128 << 20, Pool: "pool", PoolSize: 32 << 20}
+	d, err := m.Open(s)
+	must(t, err)
+	must(t, m.Group("vg0").Create(CreateOptions{Name: "o", Extents: 2}, "lvcreate"))
+	must(t, m.Group("vg0").Snapshot(bg, SnapshotOptions{Origin: "o", Name: "s", Extents: 2}, "lvcreate"))
+	for lv, want := range map[string]string{
+		"pool": "no content of its own", "pool_tdata": "part of another volume", "pool_tmeta": "part of another volume",
+		"lvol0_pmspare": "part of another volume", "snapshot0": "no content of its own", "o": "", "s": "", "thin": "",
+	} {
+		s.LV = lv
+		switch d, err := m.Open(s); {
+		case err == nil:
+			must(t, d.Close())
+			if want != "" {
+				t.Errorf("%s is served", lv)
+			}
+		case want == "" || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "vg0/"+lv):
+			t.Errorf("%s: %v", lv, err)
+		}
+	}
+	must(t, d.Close())
+	must(t, m.Close())
+}
+
 func TestManager(t *testing.T) {
 	cfg, dir := fileConfig(t)
 	spec := Spec{VG: "vg0", LV: "data", Devices: []string{filepath.Join(dir, "a.img"), filepath.Join(dir, "b.img")}, Size: 20 << 20, DeviceSize: 64 << 20}

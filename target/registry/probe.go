@@ -180,7 +180,7 @@ func probeLVM(v config.Volume) (all []string, err error) {
 		}
 	}
 	if lv := g.VG.LV(v.LV); lv != nil {
-		return all, lvm.Whole(g.VG, lv)
+		return all, lvm.Servable(g.VG, lv)
 	}
 	if !v.Create {
 		return nil, fmt.Errorf("logical volume %s/%s %w", v.VG, v.LV, vg.ErrNotFound)

@@ -301,6 +301,48 @@ func TestTransfer(t *testing.T) {
 	s.run("import", "--input", out, "vg0/third")
 }
 
+// TestTwoGroupsOfOneName: neither is taken for the other, and those beside them are used as ever, until one of the
+// two has another name.
+func TestTwoGroupsOfOneName(t *testing.T) {
+	s := newShell(t)
+	third := filepath.Join(filepath.Dir(s.disks[0]), "c.img")
+	if err := errors.Join(os.WriteFile(third, nil, 0o600), os.Truncate(third, 64<<20)); err != nil {
+		t.Fatal(err)
+	}
+	all := append(s.disks, third)
+	for i, name := range []string{"vg0", "vg0", "vg1"} {
+		s.disks = all[i : i+1]
+		s.run("vgcreate", name, all[i])
+		s.run("lvcreate", "-L8m", "-n", fmt.Sprint("v", i), name)
+	}
+	s.disks = all
+	m := &lvm.Manager{Config: s.env.Config}
+	d, err := m.Open(lvm.Spec{VG: "vg1", LV: "v2", Devices: all})
+	if err == nil {
+		err = d.Close()
+	}
+	if err := errors.Join(err, m.Close()); err != nil {
+		t.Errorf("the group beside them: %v", err)
+	}
+	_, err = m.Open(lvm.Spec{VG: "vg0", LV: "v0", Devices: all, Size: 4 << 20})
+	if !errors.Is(err, vg.ErrAmbiguous) || !strings.Contains(err.Error(), all[0]) || !strings.Contains(err.Error(), all[1]) || !strings.Contains(err.Error(), "vgrename") {
+		t.Errorf("one of the two: %v", err)
+	}
+	s.run("lvcreate", "-L8m", "-n", "w", "vg1")
+	for _, line := range []string{"lvcreate -L8m -n w vg0", "lvremove -y vg0/v0", "vgrename vg0 vg2", "pvresize " + all[0]} {
+		s.fails("is ambiguous", strings.Fields(line)...)
+	}
+	s.fails("already exists", "vgrename", "vg1", "vg0")
+	if got := strings.Join(strings.Fields(s.run("lvs", "--noheadings", "-o", "vg_name,lv_name", "--sort", "lv_name")), " "); got != "vg0 v0 vg0 v1 vg1 v2 vg1 w" {
+		t.Errorf("lvs shows %s", got)
+	}
+	s.disks = all[1:2]
+	s.run("vgrename", "vg0", "vg2")
+	s.disks = all
+	s.says("v1", "lvs", "vg2")
+	s.run("lvremove", "-y", "vg0/v0")
+}
+
 // TestOutputIsNoDiskOfTheGroup: what is made of a group does not take the place of its own disks.
 func TestOutputIsNoDiskOfTheGroup(t *testing.T) {
 	s := newShell(t)

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -67,7 +68,7 @@ func (a vgCommands) vgcreate() *cobra.Command {
 // noGroup refuses a name that a group has. Devices that cannot be read do not stand in the way.
 func (a vgCommands) noGroup(name string) error {
 	if s, err := a.scan(); err == nil {
-		if _, err := s.Find(name); err == nil {
+		if _, err := s.Find(name); err == nil || errors.Is(err, vg.ErrAmbiguous) {
 			return fmt.Errorf("a volume group called %s already exists", name)
 		}
 	}

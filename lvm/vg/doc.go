@@ -25,6 +25,7 @@ var (
 	ErrChanged   = errors.New("the volume group was changed by another process")
 	ErrNoExtents = errors.New("insufficient free extents")
 	ErrNotFound  = errors.New("not found")
+	ErrAmbiguous = errors.New("is ambiguous")
 	ErrForeign   = errors.New("device holds something else")
 	ErrLocked    = errors.New("volume group is locked by another process")
 )

@@ -2,10 +2,10 @@ package vg
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
-	"sort"
 	"strings"
 
 	"softiser/lvm/internal/ondisk"
@@ -54,7 +54,6 @@ func ScanDisks(cfg Config, disks []*Disk) (*Scan, error) {
 		}
 	}
 	owned := map[*Disk]bool{}
-	names := map[string]ondisk.UUID{}
 	for _, vg := range best {
 		if err := apart(vg, disks); err != nil {
 			s.Broken = append(s.Broken, err)
@@ -63,13 +62,11 @@ func ScanDisks(cfg Config, disks []*Disk) (*Scan, error) {
 			}
 			continue
 		}
-		if o, ok := names[vg.Name]; ok && o != vg.ID {
-			return nil, fmt.Errorf("two volume groups are called %q (%s and %s): give only the disks of one of them", vg.Name, o, vg.ID)
-		}
-		names[vg.Name] = vg.ID
 		s.Groups = append(s.Groups, newGroup(cfg, vg, byID, best, owned))
 	}
-	sort.Slice(s.Groups, func(i, j int) bool { return s.Groups[i].VG.Name < s.Groups[j].VG.Name })
+	slices.SortFunc(s.Groups, func(a, b *Group) int {
+		return cmp.Or(strings.Compare(a.VG.Name, b.VG.Name), bytes.Compare(a.VG.ID[:], b.VG.ID[:]))
+	})
 	for _, d := range disks {
 		if d.Label == nil || owned[d] {
 			continue
@@ -172,17 +169,36 @@ func (g *Group) note(format string, a ...any) {
 	g.Notices = append(g.Notices, fmt.Sprintf(format, a...))
 }
 
-// Find returns the group called name.
+// Find returns the group called name, which must be the only one: with ErrAmbiguous it is not.
 func (s *Scan) Find(name string) (*Group, error) {
+	var found *Group
 	for _, g := range s.Groups {
-		if g.VG.Name == name {
-			return g, nil
+		switch {
+		case g.VG.Name != name:
+		case found == nil:
+			found = g
+		case found.VG.ID != g.VG.ID:
+			return nil, fmt.Errorf("volume group name %q %w: %s and %s are called so. Rename one (vgrename, with its devices alone), or give only the devices of one",
+				name, ErrAmbiguous, found.where(), g.where())
 		}
+	}
+	if found != nil {
+		return found, nil
 	}
 	if len(s.Broken) > 0 {
 		return nil, fmt.Errorf("volume group %q: %w", name, errors.Join(s.Broken...))
 	}
 	return nil, fmt.Errorf("volume group %q %w", name, ErrNotFound)
+}
+
+// where tells a group from others of its name.
+func (g *Group) where() string {
+	var paths []string
+	for _, d := range g.Disks {
+		paths = append(paths, d.Path)
+	}
+	slices.Sort(paths)
+	return fmt.Sprintf("%s on %s", g.VG.ID, strings.Join(paths, ", "))
 }
 
 // Disk returns the disk of a PV, or an error that names it.

@@ -64,6 +64,7 @@ func find(name string) (*place, error) {
 	if p.transport, err = minio.DefaultTransport(o.Secure); err != nil {
 		return nil, err
 	}
+	p.transport.DialContext = patiently(connect(p.transport.DialContext))
 	o.Transport = p.transport
 	if p.client, err = minio.New(u.Host, o); err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)

@@ -77,11 +77,11 @@ func (d *Device) WriteAt(p []byte, off int64) (int, error) {
 }
 
 // Flush implements blockdev.Device.
-func (d *Device) Flush() error { return d.use(blockdev.Device.Flush) }
+func (d *Device) Flush() error { return d.flush(blockdev.Device.Flush) }
 
 // FlushRange implements blockdev.Device.
 func (d *Device) FlushRange(off, n int64) error {
-	return d.use(func(dev blockdev.Device) error { return dev.FlushRange(off, n) })
+	return d.flush(func(dev blockdev.Device) error { return dev.FlushRange(off, n) })
 }
 
 // Discard implements blockdev.Device.
@@ -127,7 +127,7 @@ func (d *Device) Close() error {
 	case d.leaving != nil:
 		return blockdev.ErrInUse
 	case s != nil:
-		if err := s.dev.Close(); err != nil {
+		if err := s.end(); err != nil {
 			return err
 		}
 		d.silence()

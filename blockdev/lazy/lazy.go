@@ -48,6 +48,8 @@ type stay struct {
 	over    atomic.Bool  // detached
 	drained chan struct{}
 	once    sync.Once // of drained
+
+	abandoned atomic.Bool // by Abandon
 }
 
 // New makes a device without a store. info is what it tells meanwhile; its ID stays what
@@ -136,6 +138,9 @@ func (d *Device) Detach(ctx context.Context) (blockdev.Device, error) {
 	info.CacheID = ""
 	d.info.Store(&info)
 	d.telling.Unlock()
+	if s.abandoned.Load() {
+		return abandoned{s.dev}, nil
+	}
 	return s.dev, nil
 }
 

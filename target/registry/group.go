@@ -318,6 +318,9 @@ func (g *haGroup) lost(ctx context.Context, why error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, lostPatience)
 	defer cancel()
+	for _, m := range members(g.common, g.cfg.Volumes) {
+		m.dev.Abandon()
+	}
 	g.log.Error("HA group is lost", zap.String("group", g.cfg.Name), zap.Error(why))
 	_ = g.giveUp(ctx, false, end) // logs its error
 }

@@ -96,6 +96,18 @@ func TestCacheID(t *testing.T) {
 			kill(t, r.open(linux))
 			elsewhere(r)
 		}, false},
+		{"abandoned", func(t *testing.T, r *reopener, v *Volume) {
+			v.sys.fdatasync = func(int) error { t.Error("it is flushed"); return nil }
+			if err := blockdev.Abandon(v); err != nil {
+				t.Error(err)
+			}
+		}, true},
+		{"abandoned, and then mounted again", func(t *testing.T, r *reopener, v *Volume) {
+			if err := blockdev.Abandon(v); err != nil {
+				t.Error(err)
+			}
+			elsewhere(r)
+		}, false},
 		{"killed after a failed flush", func(t *testing.T, r *reopener, v *Volume) {
 			v.sys = broken
 			if v.Flush() == nil {

@@ -45,7 +45,12 @@ type durability struct {
 	poison  atomic.Pointer[blockdev.Error] // a sync has failed, which no other sync is believed after; nil: none
 	syncs   syncs                          // on the volume's own description
 	cursors cursors                        // further ones
+
+	abandoned atomic.Bool // by Abandon
 }
+
+// Abandon implements blockdev.Abandoner. The record of the cache stays as it is.
+func (d *durability) Abandon() { d.abandoned.Store(true) }
 
 // syncRange makes one range durable. msync(MS_SYNC) is fdatasync for a part of
 // the file: pages written by pwrite count too, and others are left alone.
@@ -142,7 +147,7 @@ func (d *durability) mustSync(fua bool) bool {
 // leave flushes the store for the last time, if the next opening is to know how that
 // went.
 func (d *durability) leave(size int64) error {
-	if d.record == "" {
+	if d.record == "" || d.abandoned.Load() {
 		return nil
 	}
 	if err := d.sync("fdatasync", 0, size, func() error { return d.mapped.sys.fdatasync(d.mapped.fd) }); err != nil {

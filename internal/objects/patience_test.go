@@ -187,6 +187,6 @@ func (s *slow) Read(b []byte) (int, error) {
 		return s.Reader.Read(b)
 	}
 	s.times--
-	time.Sleep(patience - time.Second)
+	time.Sleep(patience - time.Second) // in the bubble's time
 	return io.ReadFull(s.Reader, b)
 }

@@ -412,6 +412,7 @@ func (a transfers) retag(g *lvm.Group, name, was, tag string) error {
 	}, a.why())
 }
 
+// clone copies a volume within its group.
 func (a transfers) clone() *cobra.Command {
 	c := &cobra.Command{Use: "clone VG/LV NAME", Short: "Copy a volume into a new one; a thin volume is cloned without copying", Args: cobra.ExactArgs(2)}
 	c.RunE = func(cmd *cobra.Command, args []string) (err error) {

@@ -20,7 +20,9 @@ func promoteCommand() *cobra.Command {
 		Use: "promote NAME", Short: "Make this node the one that has a group of volumes",
 		Long: `Opens the volumes of a group and makes its LUNs and namespaces active. When it returns
 without an error initiators can read and write; otherwise the group is on standby as
-before. It waits for the lock of another node as long as --timeout says.
+before. It waits for the lock of another node, and for storage, as long as --timeout says.
+With storage that does not answer then, which the error names, the group is stuck until it
+answers, and on standby afterwards.
 ` + groupHelp,
 		Example: "  iser-target promote g1",
 	}, (*admin.Client).Promote)

@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -21,8 +23,8 @@ import (
 //
 //	           Promote              owner, devices open, state read
 //	Standby ------------> Promoting -------------------------------> Active
-//	   ^  ^                   | anything fails                          |
-//	   |  +-------------------+                                         | Demote, or the group is lost
+//	   ^  ^                   | anything fails; what does not end in    |
+//	   |  +-------------------+ time makes it Stuck until it does       | Demote, or the group is lost
 //	   |                                                                v
 //	   +----------------------------------------------------------- Demoting
 //	   |         nothing is under way, flushed, closed, given up        | something does not end
@@ -39,8 +41,8 @@ const (
 	// lostPatience is how long a group that is lost, or is not promoted after all, has to
 	// end what goes on.
 	lostPatience = 30 * time.Second
-	// stallPatience is how long after the end of its time a demotion is waited for that says itself
-	// what keeps it.
+	// stallPatience is how long after the end of its time a promotion or demotion is waited for that says
+	// itself what keeps it.
 	stallPatience = time.Second
 )
 
@@ -59,6 +61,7 @@ type haGroup struct {
 	state  GroupState
 	owner  ownership.Record // of this node's ownership, while active
 	reason string           // why the last change has failed; "": it has not
+	asked  []string         // storage that is asked for something
 }
 
 // begin waits until nobody else changes the state of the group.
@@ -67,8 +70,43 @@ func (g *haGroup) begin(ctx context.Context) (end func(), err error) {
 	case g.turn <- struct{}{}:
 		return func() { <-g.turn }, nil
 	case <-ctx.Done():
+		if what := g.busy(); what != "" {
+			return nil, fmt.Errorf("group %s is %v, and waits for %s: %w", g.cfg.Name, g.now(), what, ctx.Err())
+		}
 		return nil, fmt.Errorf("group %s is %v: %w", g.cfg.Name, g.now(), ctx.Err())
 	}
+}
+
+// during notes what of the storage is asked for something, in case that it does not answer.
+func (g *haGroup) during(what string) (over func()) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.asked = append(g.asked, what)
+	return func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		i := slices.Index(g.asked, what)
+		g.asked = slices.Delete(g.asked, i, i+1)
+	}
+}
+
+// inStore and inVolume name storage of the group.
+func (g *haGroup) inStore() string { return "ha.store " + g.store.Dir() }
+
+func (g *haGroup) inVolume(m moving) string {
+	return fmt.Sprintf("volume %s (%s)", m.name, g.volumes.description(m.open).Path)
+}
+
+// busy is the storage that is asked for something, "" if none is.
+func (g *haGroup) busy() string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return strings.Join(g.asked, ", ")
+}
+
+// unanswered says which storage does not answer.
+func (g *haGroup) unanswered() string {
+	return cmp.Or(g.busy(), "storage, or ha.store,") + " does not answer"
 }
 
 func (g *haGroup) now() GroupState {
@@ -97,42 +135,76 @@ func (g *haGroup) set(s GroupState, err error) {
 	show(g.common, g.cfg, g.now())
 }
 
-// promote takes the group over: it opens its volumes and serves them, or leaves it as it was.
+// promote takes the group over: it opens its volumes and serves them, or leaves it as it was. Storage that
+// does not answer by ctx leaves it stuck until it does.
 func (g *haGroup) promote(ctx context.Context) error {
 	end, err := g.begin(ctx)
 	if err != nil {
 		return err
 	}
-	defer end()
 	switch g.now() {
 	case GroupActive:
-		return g.store.Check()
+		end() // whoever gives the group up does not wait for the store
+		return g.stillOwned(ctx)
 	case GroupStuck:
+		end()
 		return fmt.Errorf("group %s: what it was asked to give up has not all been given up; demote it again, or end this process", g.cfg.Name)
 	}
 	g.watch.end() // that of an earlier ownership, if it was lost
 	g.to(GroupPromoting, nil)
-	owner, err := g.store.Claim(ctx)
+	return g.change(ctx, end, func() error {
+		over := g.during(g.inStore())
+		owner, err := g.store.Claim(ctx)
+		over()
+		return g.settle(ctx, owner, err)
+	})
+}
+
+// stillOwned asks the store whether the group is this node's, as long as ctx allows.
+func (g *haGroup) stillOwned(ctx context.Context) error {
+	done := make(chan error, 1)
+	go func() { done <- g.store.Check() }()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("group %s: %s does not answer: %w", g.cfg.Name, g.inStore(), ctx.Err())
+	}
+}
+
+// settle is the rest of a promotion whose claim has ended with err: the group is this node's, or as it was.
+// One that nobody waits for any more, because storage has taken longer, does not take place.
+func (g *haGroup) settle(ctx context.Context, owner ownership.Record, err error) error {
 	if err == nil {
-		// A store that did not answer may have taken longer than whoever asks has waited.
 		if err = ctx.Err(); err == nil {
 			err = g.activate(members(g.common, g.cfg.Volumes))
 		}
-		if err != nil {
-			err = errors.Join(err, g.retreat(ctx))
+		if err == nil {
+			if g.activated(ctx, owner) {
+				g.watch.start(g.owned, g.lost)
+				return nil
+			}
+			err = ctx.Err()
 		}
+		err = errors.Join(err, g.retreat(ctx))
 	}
-	if err != nil {
-		err = fmt.Errorf("group %s is not promoted: %w", g.cfg.Name, err)
-		g.to(g.ended(), err)
-		return err
+	err = fmt.Errorf("group %s is not promoted: %w", g.cfg.Name, err)
+	g.to(g.ended(), err)
+	return err
+}
+
+// activated makes the group active, unless ctx has ended.
+func (g *haGroup) activated(ctx context.Context, owner ownership.Record) bool {
+	g.changing.Lock()
+	defer g.changing.Unlock()
+	if ctx.Err() != nil {
+		return false
 	}
 	g.mu.Lock()
 	g.owner = owner
 	g.mu.Unlock()
-	g.to(GroupActive, nil)
-	g.watch.start(g.owned, g.lost)
-	return nil
+	g.set(GroupActive, nil)
+	return true
 }
 
 // retreat releases what a promotion that fails has got. It has its own time: that of the
@@ -166,14 +238,21 @@ func (g *haGroup) activate(l []moving) error {
 }
 
 func (g *haGroup) attach(m moving) error {
+	over := g.during(g.inVolume(m))
 	dev, err := g.open(g.volumes.description(m.open))
+	if err == nil {
+		if err = m.dev.Attach(dev); err != nil {
+			err = errors.Join(err, dev.Close())
+		}
+	}
+	over()
 	if err != nil {
 		return err
 	}
-	if err := m.dev.Attach(dev); err != nil {
-		return errors.Join(err, dev.Close())
-	}
-	if err := m.vol.Activate(); err != nil {
+	over = g.during(g.inVolume(m) + " or " + g.inStore())
+	err = m.vol.Activate()
+	over()
+	if err != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), lostPatience)
 		defer cancel()
 		_, left := g.detach(ctx, m, false) // a volume that nobody reaches is not open
@@ -199,15 +278,23 @@ func (g *haGroup) demote(ctx context.Context) error {
 // when nothing goes on any more.
 func (g *haGroup) giveUp(ctx context.Context, flush bool, end func()) error {
 	g.to(GroupDemoting, nil)
-	done := make(chan error, 1)
-	go func() {
-		defer end()
+	return g.change(ctx, end, func() error {
 		err := g.release(ctx, flush)
 		if err != nil {
 			err = fmt.Errorf("giving up group %s: %w", g.cfg.Name, err)
 		}
 		g.to(g.ended(), err)
-		done <- err
+		return err
+	})
+}
+
+// change has do change the state, by ctx. If it has not then, because storage does not answer, the group is
+// stuck until it has. end ends the turn of the caller when nothing goes on any more.
+func (g *haGroup) change(ctx context.Context, end func(), do func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		defer end()
+		done <- do()
 	}()
 	select {
 	case err := <-done:
@@ -225,16 +312,22 @@ func (g *haGroup) giveUp(ctx context.Context, flush bool, end func()) error {
 	return <-done
 }
 
-// stall makes a group stuck that is still being given up when the time for it is over, because the storage
-// of a volume or the store does not answer: neither heeds a context. When they do, it goes on. nil: it is
-// over.
+// stall makes a group stuck that is still being promoted or given up when the time for it is over, because
+// the storage of a volume or the store does not answer: neither heeds a context. When they do, it goes on.
+// nil: it is over.
 func (g *haGroup) stall(why error) error {
 	g.changing.Lock()
 	defer g.changing.Unlock()
-	if g.now() != GroupDemoting {
+	var what string
+	switch g.now() {
+	case GroupPromoting:
+		what = fmt.Sprintf("group %s is not promoted", g.cfg.Name)
+	case GroupDemoting:
+		what = fmt.Sprintf("giving up group %s", g.cfg.Name)
+	default:
 		return nil
 	}
-	err := fmt.Errorf("giving up group %s: storage, or ha.store, does not answer: %w", g.cfg.Name, why)
+	err := fmt.Errorf("%s: %s: %w", what, g.unanswered(), why)
 	g.set(GroupStuck, err)
 	return err
 }
@@ -260,6 +353,7 @@ func (g *haGroup) release(ctx context.Context, flush bool) error {
 			return errors.Join(errs...)
 		}
 	}
+	defer g.during(g.inStore())()
 	return errors.Join(append(errs, g.store.Yield())...)
 }
 
@@ -272,10 +366,15 @@ func (g *haGroup) detach(ctx context.Context, m moving, flush bool) (held bool, 
 	if err != nil || dev == nil {
 		return err != nil, err
 	}
+	over := g.during(g.inVolume(m))
 	if flush {
 		err = dev.Flush()
 	}
+	over()
+	over = g.during(g.inStore())
 	m.vol.Deactivate(flush && err == nil)
+	over()
+	defer g.during(g.inVolume(m))()
 	return false, errors.Join(err, dev.Close())
 }
 

@@ -6,12 +6,14 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -37,7 +39,8 @@ type disk struct {
 	mu      sync.Mutex
 	content *mem.Device
 	holder  string
-	broken  error // of every open
+	broken  error         // of every open
+	opens   chan struct{} // nil: opening does not wait
 	flushes int
 	given   int           // closed without a flush
 	stalls  chan struct{} // nil: flushes and closings do not wait
@@ -55,6 +58,9 @@ func newDisk(t *testing.T) *disk {
 
 // open is the disk as a node has it.
 func (d *disk) open(node string) (blockdev.Device, error) {
+	if d.opens != nil {
+		<-d.opens
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.broken != nil {
@@ -504,38 +510,40 @@ func TestFailedPromotion(t *testing.T) {
 // A promotion whose time is over takes the time that it needs to give up what it has got:
 // its group is on standby afterwards, and another node may have it.
 func TestPromotionOutOfTime(t *testing.T) {
-	d, store := newDisk(t), t.TempDir()
-	text := strings.NewReplacer(
-		"targets:", "  - {name: disk1, type: raw, path: /dev/no, size: 1MiB, wwid: 6000000000000000000000000000da7b, serial: S2, write_through: true}\ntargets:",
-		"luns: [", "luns: [{lun: 1, volume: disk1}, ",
-		"volumes: [disk0", "volumes: [disk0, disk1").Replace(nodeConfig(store, "a", 100))
-	ctx, cancel := context.WithCancel(t.Context())
-	var a *clusterNode
-	var user sync.WaitGroup
-	a = newNodeWith(t, text, "a", false, func(v config.Volume) (blockdev.Device, error) {
-		if v.Name == "disk0" {
-			return d.open("a")
-		}
-		// The first one is in use, and the time is over.
-		dev := members(a.common, []string{"disk0"})[0].dev
-		l := new(blockdev.Lease)
-		if err := dev.LeaseRead(l, 0, 512, blockdev.Wait); err != nil {
-			t.Error(err)
-		}
-		user.Go(func() {
-			await.True(t, "the device is given up", func() bool { return !dev.Attached() })
-			l.Release()
+	synctest.Test(t, func(t *testing.T) {
+		d, store := newDisk(t), t.TempDir()
+		text := strings.NewReplacer(
+			"targets:", "  - {name: disk1, type: raw, path: /dev/no, size: 1MiB, wwid: 6000000000000000000000000000da7b, serial: S2, write_through: true}\ntargets:",
+			"luns: [", "luns: [{lun: 1, volume: disk1}, ",
+			"volumes: [disk0", "volumes: [disk0, disk1").Replace(nodeConfig(store, "a", 100))
+		ctx, cancel := context.WithCancel(t.Context())
+		var a *clusterNode
+		var user sync.WaitGroup
+		a = newNodeWith(t, text, "a", false, func(v config.Volume) (blockdev.Device, error) {
+			if v.Name == "disk0" {
+				return d.open("a")
+			}
+			// The first one is in use, and the time is over.
+			dev := members(a.common, []string{"disk0"})[0].dev
+			l := new(blockdev.Lease)
+			if err := dev.LeaseRead(l, 0, 512, blockdev.Wait); err != nil {
+				t.Error(err)
+			}
+			user.Go(func() {
+				await.True(t, "the device is given up", func() bool { return !dev.Attached() })
+				l.Release()
+			})
+			cancel()
+			return nil, errors.New("slow to say no")
 		})
-		cancel()
-		return nil, errors.New("slow to say no")
+		err := a.Promote(ctx, "g1")
+		user.Wait()
+		if err == nil || !strings.Contains(err.Error(), "slow to say no") {
+			t.Errorf("Promote = %v", err)
+		}
+		a.want(t, "standby", "slow to say no")
+		newNode(t, d, store, "b", 200, false).promote(t)
 	})
-	err := a.Promote(ctx, "g1")
-	user.Wait()
-	if err == nil || !strings.Contains(err.Error(), "slow to say no") {
-		t.Errorf("Promote = %v", err)
-	}
-	a.want(t, "standby", "slow to say no")
-	newNode(t, d, store, "b", 200, false).promote(t)
 }
 
 // An owner that another node has replaced finds it within ownerCheck, and closes its
@@ -624,6 +632,74 @@ func TestStartActive(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A promotion that waits for storage ends when its time is over, with the group stuck, and is taken back when
+// storage answers.
+func TestPromotionStalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, store := newDisk(t), t.TempDir()
+		a, b := newNode(t, d, store, "a", 100, false), newNode(t, d, store, "b", 200, false)
+		d.opens = make(chan struct{})
+		ask := func(do func(context.Context, string) error, why string) {
+			t.Helper()
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			defer cancel()
+			if err := do(ctx, "g1"); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), why) {
+				t.Errorf("%v, want %q", err, why)
+			}
+		}
+		ask(a.Promote, "group g1 is not promoted: volume disk0 (/dev/none) does not answer")
+		a.want(t, "stuck", "disk0")
+		ask(a.Demote, "group g1 is stuck, and waits for volume disk0")
+		close(d.opens)
+		synctest.Wait()
+		a.want(t, "standby", "deadline")
+		if h := d.held(); h != "" {
+			t.Errorf("the disk is open on %q", h)
+		}
+		b.promote(t)
+	})
+}
+
+// A record of the owner that cannot be read is the store's fault, which the error names, for a group that is
+// active as well.
+func TestStoreStalls(t *testing.T) {
+	d, store := newDisk(t), t.TempDir()
+	a := newNode(t, d, store, "a", 100, false)
+	owner := filepath.Join(store, "g1.owner")
+	hang := func(do func(context.Context, string) error, state string) {
+		t.Helper()
+		if err := os.Remove(owner); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			t.Fatal(err)
+		}
+		if err := syscall.Mkfifo(owner, 0o600); err != nil { // whoever opens it waits
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		failed := make(chan error, 1)
+		go func() { failed <- do(ctx, "g1") }()
+		var f *os.File
+		await.True(t, "the record is read", func() (reads bool) {
+			var err error
+			f, err = os.OpenFile(owner, os.O_WRONLY|syscall.O_NONBLOCK, 0)
+			return err == nil
+		})
+		cancel()
+		if err := <-failed; err == nil || !strings.Contains(err.Error(), "group g1") || !strings.Contains(err.Error(), "ha.store "+store) {
+			t.Errorf("%v", err)
+		}
+		a.want(t, state, map[bool]string{true: "ha.store " + store + " does not answer"}[state == "stuck"])
+		if err := os.Remove(owner); err != nil {
+			t.Error(err)
+		}
+		f.Close() // an empty record
+	}
+	hang(a.Promote, "stuck")
+	await.True(t, "the promotion has ended", func() bool { return a.Status().Groups[0].State == "standby" })
+	a.promote(t)
+	hang(a.Promote, "active") // is it, still?
 }
 
 // A group that is lost while its storage does not answer is stuck, and free when it does.

@@ -45,6 +45,8 @@ type handedOver struct {
 	StateDir string `json:"state_dir,omitempty"`
 	// Active are the groups of volumes that move between nodes and are this node's.
 	Active []string `json:"active_groups,omitempty"`
+	// Standby are those that are not, and are not to become so at the start.
+	Standby []string `json:"standby_groups,omitempty"`
 }
 
 type handedListener struct {
@@ -223,7 +225,7 @@ func (g *giving) freeze() (*offering, error) {
 		return nil, err
 	}
 	g.ls.hold()
-	o := &offering{state: handedOver{Began: began, PID: os.Getpid(), StateDir: g.app.stateDir, Active: g.app.reg.ActiveGroups()}}
+	o := &offering{state: handedOver{Began: began, PID: os.Getpid(), StateDir: g.app.stateDir, Active: g.app.reg.ActiveGroups(), Standby: g.app.reg.StandbyGroups()}}
 	if err := g.collect(ctx, o); err != nil {
 		o.Discard()
 		g.thaw()

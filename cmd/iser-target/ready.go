@@ -14,16 +14,48 @@ import (
 // descriptor (0: none), and a message to systemd.
 func tellReady(fd int) error {
 	if fd > 0 {
-		f := os.NewFile(uintptr(fd), "ready-fd")
-		_, err := f.Write([]byte{'\n'})
-		if cerr := f.Close(); err == nil {
-			err = cerr
-		}
-		if err != nil {
-			return fmt.Errorf("--ready-fd %d: %w", fd, err)
+		if err := writeReady(fd); err != nil {
+			return err
 		}
 	}
 	return systemd.Notify(systemd.Ready)
+}
+
+func writeReady(fd int) error {
+	f := os.NewFile(uintptr(fd), "ready-fd")
+	_, err := f.Write([]byte{'\n'})
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	if err != nil {
+		return fmt.Errorf("--ready-fd %d: %w", fd, err)
+	}
+	return nil
+}
+
+// tellStarted is tellReady for a process that may have groups with start: active that wait. systemd does not
+// wait for them: what comes after the unit, reloads and the watchdog would have to. The descriptor does: it is
+// that of a cluster's agent, which moves the address when the group can be used.
+func (a *app) tellStarted(ctx context.Context, fd int) error {
+	started := a.reg.Started()
+	select {
+	case <-started:
+		return tellReady(fd)
+	default:
+	}
+	if fd > 0 {
+		a.services.Go(func() {
+			select {
+			case <-started:
+			case <-ctx.Done():
+				return
+			}
+			if err := writeReady(fd); err != nil {
+				a.log.Error("nobody was told that no group waits any more", zap.Error(err))
+			}
+		})
+	}
+	return tellReady(0)
 }
 
 // watch tells the service manager again and again that the server answers.

@@ -78,7 +78,7 @@ another disk there, and an empty one.`,
 	fl.StringVar(&f.socket, "socket", "", "admin socket (default: admin.socket of the configuration; none without a file)")
 	fl.StringVar(&f.metrics, "metrics", "", "host:port for the status page, Prometheus' /metrics, /healthz and /readyz (default: admin.metrics of the configuration)")
 	fl.StringVar(&f.level, "log-level", "", "debug, info, warn or error (default: logging.level of the configuration)")
-	fl.IntVar(&f.readyFD, "ready-fd", 0, "descriptor to which a newline is written when volumes and portals are served; then it is closed")
+	fl.IntVar(&f.readyFD, "ready-fd", 0, "descriptor to which a newline is written when volumes and portals are served, and no group with start: active waits any more; then it is closed")
 	fl.BoolVar(&f.takeover, takeoverName, false, "take the place of the target that serves the admin socket, and go on with what it has open (see iser-target upgrade)")
 	fl.DurationVar(&f.drain, "drain", 5*time.Second, "how long a shutdown waits for initiators to log out; 0s: not at all")
 	fl.DurationVar(&f.storage, "storage-timeout", 50*time.Second, "how long a shutdown then waits for volumes that do not answer")
@@ -256,10 +256,11 @@ func serve(ctx context.Context, f *serveFlags, out, logTo io.Writer) error {
 	a.serveAdmin(bg, ls.admin, g)
 	a.serveMetrics(bg, ls.metrics)
 	printBanner(out, a, cfg.Portals)
-	if err := tellReady(f.readyFD); err != nil {
-		if taken == nil {
+	if taken == nil {
+		if err := a.tellStarted(bg, f.readyFD); err != nil {
 			return err
 		}
+	} else if err := tellReady(f.readyFD); err != nil {
 		log.Error("nobody was told that this process serves; what it has taken over is in use, and goes on", zap.Error(err))
 	}
 	a.services.Go(func() { a.watch(bg) })
@@ -302,7 +303,7 @@ func (a *app) openVolumes(ctx context.Context, taken *taking) error {
 	}
 	taken.tell(a)
 	a.opened = make(chan struct{})
-	go taken.finish(a)
+	go taken.finish(ctx, a)
 	return nil
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -12,6 +13,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"softiser/initiator"
 	"softiser/internal/await"
@@ -192,6 +194,75 @@ ha: {node: b, store: ` + dir + `, groups: [{name: g1, volumes: [disk0], fencing:
 	}
 	if code := exitOf(t, c); code != 0 {
 		t.Errorf("exit %d:\n%s", code, &log)
+	}
+}
+
+// What is not in a group that waits for another node is served meanwhile, systemd and the admin socket included;
+// whoever has given a descriptor is told when the group is active.
+func TestServesWhileAnotherNodeHasTheGroup(t *testing.T) {
+	dir := t.TempDir()
+	lock, err := os.Create(filepath.Join(dir, "g1.lock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	if err := errors.Join(syscall.Flock(int(lock.Fd()), syscall.LOCK_EX), os.WriteFile(filepath.Join(dir, "disk0.img"), make([]byte, 1<<20), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	file, addr, socket := filepath.Join(dir, "c.yaml"), loopback.FreeAddr(t), filepath.Join(dir, "s")
+	text := `
+portals: [{listen: "` + addr + `"}]
+volumes:
+  - {name: disk0, type: file, path: ` + filepath.Join(dir, "disk0.img") + `, size: 1MiB, wwid: 6000000000000000000000000000da7a, serial: S1, write_through: true}
+  - {name: m, type: memory, size: 1MiB}
+targets:
+  - {iqn: iqn.2026-11.test:a, luns: [{lun: 0, volume: disk0}]}
+  - {iqn: iqn.2026-11.test:m, luns: [{lun: 0, volume: m}]}
+ha: {node: b, store: ` + dir + `, groups: [{name: g1, volumes: [disk0], fencing: node, start: active}]}
+`
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	manager, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: filepath.Join(dir, "notify"), Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer manager.Close()
+	ready, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ready.Close()
+	c := program(t, "serve", "--config", file, "--socket", socket, "--ready-fd", "3", "--drain", "10ms")
+	c.ExtraFiles, c.Env = []*os.File{w}, append(c.Env, "NOTIFY_SOCKET="+manager.LocalAddr().String())
+	_, log := startProgram(t, c)
+	w.Close()
+	b := make([]byte, 256)
+	if n, err := manager.Read(b); err != nil || !strings.Contains(string(b[:n]), "READY=1") {
+		t.Errorf("systemd was told %q, %v", b[:n], err)
+	}
+	if g := statusOf(t, socket).Groups[0]; g.State != "standby" || !strings.Contains(g.Error, "group g1 waits for another node") {
+		t.Errorf("%+v", g)
+	}
+	l := attach(t, addr, "iqn.2026-11.test:m")
+	if _, err := l.WriteAt(make([]byte, 4096), 0); err != nil {
+		t.Error(err)
+	}
+	l.Close()
+	if err := ready.SetReadDeadline(time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := ready.Read(b); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("the group waits, and the descriptor has %q, %v", b[:n], err)
+	}
+	if err := errors.Join(ready.SetReadDeadline(time.Time{}), syscall.Flock(int(lock.Fd()), syscall.LOCK_UN)); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := ready.Read(b); n != 1 || err != nil {
+		t.Errorf("the descriptor has %q, %v\n%s", b[:n], err, log)
+	}
+	if g := statusOf(t, socket).Groups[0]; g.State != "active" {
+		t.Errorf("%+v", g)
 	}
 }
 

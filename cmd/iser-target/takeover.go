@@ -288,22 +288,20 @@ func (t *taking) adopt(a *app) {
 }
 
 // finish opens, when the old process has ended, what it had not handed over.
-func (t *taking) finish(a *app) {
+func (t *taking) finish(ctx context.Context, a *app) {
 	defer t.Close()
 	defer close(a.opened)
 	if err := t.Gone(readyPatience); err != nil {
 		a.log.Error("what was not handed over may not be there", zap.Error(err))
 	}
 	// The lock of groups has ended with the old process: another node may have been faster.
-	open, over := context.WithTimeout(context.Background(), promotePatience)
-	defer over()
-	if err := a.reg.OpenVolumes(open); err != nil {
+	if err := a.reg.OpenVolumes(ctx, t.state.Standby...); err != nil {
 		a.log.Error("takeover", zap.Error(err))
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), promotePatience)
+	soon, cancel := context.WithTimeout(context.Background(), promotePatience)
 	defer cancel()
 	for _, name := range t.state.Active {
-		if err := a.reg.Promote(ctx, name); err != nil {
+		if err := a.reg.Promote(soon, name); err != nil {
 			a.log.Error("takeover", zap.Error(err))
 		}
 	}

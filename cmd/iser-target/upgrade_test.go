@@ -603,6 +603,40 @@ ha: {node: a, store: store, groups: [{name: g1, volumes: [disk0], fencing: node}
 	}
 }
 
+// A group that was given up stays so, with start: active as well: its new owner would lose it when it gives it
+// up in turn.
+func TestUpgradeDemotedGroup(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "disk0.img"), make([]byte, 1<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(dir, "c.yaml")
+	text := `
+volumes: [{name: disk0, type: file, path: disk0.img, size: 1MiB, wwid: 6000000000000000000000000000da7a, serial: S1}]
+targets: [{iqn: iqn.2026-11.test:a, luns: [{lun: 0, volume: disk0}]}]
+ha: {node: a, store: DIR, groups: [{name: g1, volumes: [disk0], fencing: node, start: active}]}
+`
+	text = strings.Replace(text, "store: DIR", "store: "+dir, 1)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := serveProgram(t, "--config", file)
+	state := func() string { return statusOf(t, s.socket).Groups[0].State }
+	await.True(t, "the group is active", func() bool { return state() == "active" })
+	if code, out := command(t, "demote", "g1", "--socket", s.socket); code != 0 {
+		t.Fatal(out)
+	}
+	if _, err := s.upgrade(); err != nil {
+		t.Fatal(err)
+	}
+	if code, out := command(t, "reload", "--socket", s.socket); code != 0 { // waits until everything is opened
+		t.Fatal(out)
+	}
+	if got := state(); got != "standby" {
+		t.Errorf("the group is %s", got)
+	}
+}
+
 // What programs iterate over is a list, also where nothing is in it.
 func TestUpgradedLists(t *testing.T) {
 	cmd := &cobra.Command{}

@@ -60,8 +60,10 @@ type haGroup struct {
 	mu     sync.Mutex // guards what follows
 	state  GroupState
 	owner  ownership.Record // of this node's ownership, while active
-	reason string           // why the last change has failed; "": it has not
+	reason string           // why the last change has failed, or what it waits for; "": neither
 	asked  []string         // storage that is asked for something
+	// starting ends the wait of a group with start: active; nil: it does not wait.
+	starting context.CancelFunc
 }
 
 // begin waits until nobody else changes the state of the group.
@@ -120,6 +122,15 @@ func (g *haGroup) to(s GroupState, err error) {
 	g.changing.Lock()
 	defer g.changing.Unlock()
 	g.set(s, err)
+}
+
+// tell notes what a promotion that goes on waits for.
+func (g *haGroup) tell(err error) {
+	g.changing.Lock()
+	defer g.changing.Unlock()
+	if s := g.now(); g.busy() != "" && (s == GroupStandby || s == GroupPromoting) {
+		g.set(s, err)
+	}
 }
 
 // set is the one setter of the state. Preconditions: changing is held.
@@ -262,11 +273,15 @@ func (g *haGroup) attach(m moving) error {
 }
 
 func (g *haGroup) demote(ctx context.Context) error {
+	waited := g.endStart()
 	end, err := g.begin(ctx)
 	if err != nil {
 		return err
 	}
 	if g.now() == GroupStandby {
+		if waited {
+			g.to(GroupStandby, nil)
+		}
 		end()
 		return nil
 	}

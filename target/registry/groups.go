@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -25,6 +26,10 @@ type groups struct {
 	open   func(config.Volume) (blockdev.Device, error) // opens the store of a volume
 	ha     config.HA
 	byName map[string]*haGroup
+
+	mu       sync.Mutex      // guards what follows
+	started  <-chan struct{} // closed when no group waits; nil before start
+	giveOver func()          // ends the waits
 }
 
 // newGroups makes the groups of a configuration, all of them on standby.
@@ -95,27 +100,59 @@ func (s *groups) at(p place) *haGroup {
 	return nil
 }
 
-// tellPatience is how long start waits for another node before it says so.
-const tellPatience = 2 * time.Second
+// startPatience is how long OpenVolumes waits for groups that need not wait for another node: with
+// storage that answers initiators find them active.
+const startPatience = 250 * time.Millisecond
 
-// start promotes the groups that are this node's from the start on. It waits until other nodes have given
-// them up.
-func (s *groups) start(ctx context.Context) {
-	var wg sync.WaitGroup
-	defer wg.Wait()
+// start promotes the groups that are this node's from the start on, save those of names leave. Those that
+// have to wait, for another node or for storage, go on until ctx ends; started is closed when none does.
+func (s *groups) start(ctx context.Context, leave []string) {
+	ctx, giveOver := context.WithCancel(ctx)
+	started := make(chan struct{})
+	s.mu.Lock()
+	s.started, s.giveOver = started, giveOver
+	s.mu.Unlock()
+	var all, begun sync.WaitGroup
 	for _, g := range s.byName {
-		if g.cfg.Start != "active" {
+		if g.cfg.Start != "active" || slices.Contains(leave, g.cfg.Name) {
 			show(s.common, g.cfg, g.now())
 			continue
 		}
-		wg.Go(func() {
-			short, cancel := context.WithTimeout(ctx, tellPatience)
-			defer cancel()
-			// The log and the status have the error.
-			if err := g.promote(short); errors.Is(err, context.DeadlineExceeded) {
-				_ = g.promote(ctx)
-			}
+		begun.Add(1)
+		ctx, over := g.starts(ctx)
+		all.Go(func() {
+			defer over()
+			g.start(ctx, sync.OnceFunc(begun.Done))
 		})
+	}
+	go func() {
+		defer giveOver()
+		all.Wait()
+		close(started)
+	}()
+	soon := make(chan struct{})
+	go func() {
+		begun.Wait()
+		close(soon)
+	}()
+	select {
+	case <-soon:
+	case <-time.After(startPatience):
+	}
+}
+
+// stop ends what start goes on with. Storage that does not answer is not waited for.
+func (s *groups) stop() {
+	s.mu.Lock()
+	started, giveOver := s.started, s.giveOver
+	s.mu.Unlock()
+	if started == nil {
+		return
+	}
+	giveOver()
+	select {
+	case <-started:
+	case <-time.After(stallPatience):
 	}
 }
 
@@ -139,6 +176,16 @@ func (s *groups) show(ctx context.Context) {
 func (s *groups) active() (names []string) {
 	for _, c := range s.ha.Groups {
 		if s.byName[c.Name].now() == GroupActive {
+			names = append(names, c.Name)
+		}
+	}
+	return names
+}
+
+// standby are the names of the groups that are not this node's, and do not wait to become so.
+func (s *groups) standby() (names []string) {
+	for _, c := range s.ha.Groups {
+		if g := s.byName[c.Name]; g.now() != GroupActive && !g.waits() {
 			names = append(names, c.Name)
 		}
 	}

@@ -611,27 +611,95 @@ func TestStartActive(t *testing.T) {
 			more[fmt.Sprintf("disk%d", i)] = newDisk(t)
 		}
 		core, logs := observer.New(zap.ErrorLevel)
-		var freed sync.WaitGroup
-		freed.Go(func() {
-			time.Sleep(2 * tellPatience) // in the bubble's time
-			for name, other := range more {
-				if other.held() != map[bool]string{true: "a", false: "b"}[name == "disk0"] {
-					t.Errorf("%s is open on %q", name, other.held())
-				}
-			}
-			if l := logs.All(); len(l) != 1 || !strings.Contains(fmt.Sprint(l[0].ContextMap()["error"]), `node "a" holds the lock of group g1`) {
-				t.Errorf("logged: %v", l)
-			}
-			a.demote(t)
-		})
+		began := time.Now()
 		b := newNodeLogs(t, text, "b", false, zap.New(core), func(v config.Volume) (blockdev.Device, error) { return more[v.Name].open("b") })
-		freed.Wait()
+		if d := time.Since(began); d > 0 {
+			t.Errorf("everything else was served %v after the start", d)
+		}
+		for name, other := range more {
+			if other.held() != map[bool]string{true: "a", false: "b"}[name == "disk0"] {
+				t.Errorf("%s is open on %q", name, other.held())
+			}
+		}
+		for _, g := range b.Status().Groups {
+			if g.Name == "g1" && (g.State != "standby" || !strings.Contains(g.Error, `node "a" holds the lock of group g1`)) {
+				t.Errorf("%+v", g)
+			}
+		}
+		time.Sleep(time.Minute) // in the bubble's time
+		if l := logs.All(); len(l) != 1 || !strings.Contains(fmt.Sprint(l[0].ContextMap()["error"]), `node "a" holds the lock of group g1`) {
+			t.Errorf("logged: %v", l)
+		}
+		if s := b.StandbyGroups(); len(s) > 0 {
+			t.Errorf("%v would stay on standby", s)
+		}
+		select {
+		case <-b.Started():
+			t.Error("a group waits, and the node has started")
+		default:
+		}
+		a.demote(t)
+		<-b.Started()
 		for _, g := range b.Status().Groups {
 			if g.State != "active" {
 				t.Errorf("%+v", g)
 			}
 		}
 	})
+}
+
+// startsActive is a configuration of node b, whose group is its own from the start on.
+func startsActive(store string) string {
+	return strings.Replace(nodeConfig(store, "b", 200), "grace: 50ms", "grace: 50ms, start: active", 1)
+}
+
+// A group that waits for another node, and is demoted, waits no more.
+func TestStartActiveDemoted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, store := newDisk(t), t.TempDir()
+		a := newNode(t, d, store, "a", 100, false)
+		a.promote(t)
+		b := newNodeWith(t, startsActive(store), "b", false, func(config.Volume) (blockdev.Device, error) { return d.open("b") })
+		b.want(t, "standby", `node "a" holds`)
+		b.demote(t)
+		<-b.Started()
+		if s := b.StandbyGroups(); len(s) != 1 {
+			t.Errorf("on standby: %v", s)
+		}
+		a.demote(t)
+		time.Sleep(time.Minute) // in the bubble's time
+		b.want(t, "standby", "")
+	})
+}
+
+// Storage that does not answer at the start holds up its group alone, which says what it waits for and is
+// active when that answers, or on standby if it was given up meanwhile.
+func TestStartActiveStalls(t *testing.T) {
+	for _, given := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			d, store := newDisk(t), t.TempDir()
+			d.opens = make(chan struct{})
+			b := newNodeWith(t, startsActive(store), "b", false, func(config.Volume) (blockdev.Device, error) { return d.open("b") })
+			b.want(t, "promoting", "")
+			time.Sleep(tellPatience) // in the bubble's time
+			synctest.Wait()
+			b.want(t, "promoting", "volume disk0 (/dev/none) does not answer")
+			if given {
+				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+				defer cancel()
+				if err := b.Demote(ctx, "g1"); err == nil || !strings.Contains(err.Error(), "group g1 is promoting, and waits for volume disk0 (/dev/none)") {
+					t.Errorf("Demote = %v", err)
+				}
+			}
+			close(d.opens)
+			<-b.Started()
+			if given {
+				b.want(t, "standby", "context canceled")
+			} else {
+				b.want(t, "active", "")
+			}
+		})
+	}
 }
 
 // A promotion that waits for storage ends when its time is over, with the group stuck, and is taken back when

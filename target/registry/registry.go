@@ -103,17 +103,26 @@ func (r *Registry) Busy() string { return strings.Join(r.volumes.busy(), ", ") }
 
 // OpenVolumes opens, and where the configuration says so creates, the volumes and
 // makes them LUNs and namespaces. One that cannot be opened is logged, shown by status and left
-// out; everything else is served. It waits, until ctx ends, for other nodes that have groups with start: active.
-func (r *Registry) OpenVolumes(ctx context.Context) error {
+// out; everything else is served. Groups with start: active, save those of names leave, are promoted; those that
+// have to wait are on standby meanwhile, and become active when they can, until ctx ends: see Started.
+func (r *Registry) OpenVolumes(ctx context.Context, leave ...string) error {
 	if err := r.prepare(); err != nil {
 		return err
 	}
 	configured, served := r.mapping.addAll(r.config(), func(config.Volume) bool { return true })
-	r.groups.start(ctx)
+	r.groups.start(ctx, leave)
 	if configured > 0 && served == 0 {
 		return errors.New("none of the volumes can be opened, so there is nothing to serve; see the errors above")
 	}
 	return nil
+}
+
+// Started is closed when no group with start: active waits any more: it is active, has failed, or was
+// demoted. Preconditions: OpenVolumes.
+func (r *Registry) Started() <-chan struct{} {
+	r.groups.mu.Lock()
+	defer r.groups.mu.Unlock()
+	return r.groups.started
 }
 
 // prepare makes the folder of the state, and chooses where caches are remembered.
@@ -213,6 +222,9 @@ func (r *Registry) Demote(ctx context.Context, name string) error {
 // ActiveGroups are the names of the groups that are this node's.
 func (r *Registry) ActiveGroups() []string { return r.groups.active() }
 
+// StandbyGroups are the names of those that are not, and do not wait to be.
+func (r *Registry) StandbyGroups() []string { return r.groups.standby() }
+
 // GroupAt returns the name of the group that the volume of a LUN or a namespace moves with,
 // "" if it stays.
 func (r *Registry) GroupAt(node string, id uint32) string {
@@ -263,6 +275,7 @@ func (r *Registry) Trace(name, node string, unit uint32, slower time.Duration) (
 // Close ends the server, if it has not been shut down, and closes the volumes, unless
 // commands are still in them: those end with the process.
 func (r *Registry) Close() {
+	r.groups.stop()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	if err := r.srv.Shutdown(ctx); errors.Is(err, target.ErrVolumesHeld) {

@@ -42,6 +42,8 @@ var (
 	ErrNotOwner = errors.New("this node does not own the group")
 	// ErrLost: another node has taken the group over.
 	ErrLost = errors.New("another node has taken the group over")
+	// ErrHeld: another node has the lock of the group.
+	ErrHeld = errors.New("the lock is held")
 )
 
 // lockPause is the time between two attempts to get the lock.
@@ -64,6 +66,22 @@ func (s *Store) path(suffix string) string { return filepath.Join(s.dir, s.group
 
 // Claim makes this node the owner. It waits for the lock of another one until ctx ends.
 func (s *Store) Claim(ctx context.Context) (Record, error) {
+	return s.claim(func(f *os.File) error { return s.waitLock(ctx, f) })
+}
+
+// TryClaim is Claim for who does not wait: it has ErrHeld for an error.
+func (s *Store) TryClaim() (Record, error) {
+	return s.claim(func(f *os.File) error {
+		free, err := tryLock(f)
+		if err == nil && !free {
+			err = s.held(f, ErrHeld)
+		}
+		return err
+	})
+}
+
+// claim makes this node the owner once lock has the lock.
+func (s *Store) claim(lock func(*os.File) error) (Record, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.lock != nil {
@@ -76,7 +94,7 @@ func (s *Store) Claim(ctx context.Context) (Record, error) {
 	if err != nil {
 		return Record{}, err
 	}
-	if err := s.waitLock(ctx, f); err != nil {
+	if err := lock(f); err != nil {
 		f.Close()
 		return Record{}, err
 	}
@@ -93,24 +111,41 @@ func (s *Store) Claim(ctx context.Context) (Record, error) {
 	return s.mine, nil
 }
 
+// tryLock gets the lock that f is, if it is free.
+func tryLock(f *os.File) (free bool, err error) {
+	for {
+		switch err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); {
+		case errors.Is(err, syscall.EINTR):
+		case errors.Is(err, syscall.EWOULDBLOCK):
+			return false, nil
+		default:
+			return err == nil, err
+		}
+	}
+}
+
 // waitLock gets the lock that f is.
 func (s *Store) waitLock(ctx context.Context, f *os.File) error {
 	for {
-		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-		if err == nil || !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR) {
+		if free, err := tryLock(f); free || err != nil {
 			return err
 		}
 		select {
 		case <-ctx.Done():
-			who, _ := s.Owner()
-			if who == (Record{}) {
-				return fmt.Errorf("the lock of group %s (%s) is held, and nothing says by which node; demote the group where it is active, or have that node fenced: %w", s.group, f.Name(), ctx.Err())
-			}
-			return fmt.Errorf("node %q holds the lock of group %s (generation %d, since %s); demote it there, or have it fenced: %w",
-				who.Node, s.group, who.Generation, who.Since.Format(time.RFC3339), ctx.Err())
+			return s.held(f, ctx.Err())
 		case <-time.After(lockPause):
 		}
 	}
+}
+
+// held says who has the lock that f is; why is the reason for not waiting for it any longer.
+func (s *Store) held(f *os.File, why error) error {
+	who, _ := s.Owner()
+	if who == (Record{}) {
+		return fmt.Errorf("the lock of group %s (%s) is held, and nothing says by which node; demote the group where it is active, or have that node fenced: %w", s.group, f.Name(), why)
+	}
+	return fmt.Errorf("node %q holds the lock of group %s (generation %d, since %s); demote it there, or have it fenced: %w",
+		who.Node, s.group, who.Generation, who.Since.Format(time.RFC3339), why)
 }
 
 func (s *Store) writeOwner(r Record) error {

@@ -107,7 +107,7 @@ func (h Handover) Carry(opensAnew func(volume string) bool) (k Carried, left []s
 			k.Targets = append(k.Targets, CarriedTarget{n.cfg.Name, units})
 		}
 		for _, lun := range n.device.Testing() {
-			left = append(left, fmt.Sprintf("self-test of LUN %d of %s: it ends without a result", lun, n.cfg.Name))
+			left = append(left, fmt.Sprintf("self-test of LUN %d of %s: it ends, and its result says so", lun, n.cfg.Name))
 		}
 	}
 	for _, x := range h.srv.sessionList(nil) {

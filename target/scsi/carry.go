@@ -3,6 +3,7 @@ package scsi
 import (
 	"encoding/json"
 	"fmt"
+	"time"
 
 	"softiser/internal/spc"
 )
@@ -76,8 +77,47 @@ type CarriedState struct {
 	LUN uint16 `json:"lun"`
 	// Modes are the mode parameters in force, where they are not those that are saved.
 	Modes json.RawMessage `json:"modes,omitempty"`
+	// Tests are the results of self-tests, the latest first, and Added when the hours began that they count.
+	// Places of one volume have the same.
+	Tests []CarriedTest `json:"self_tests,omitempty"`
+	Added time.Time     `json:"added,omitzero"`
 	// Access is the state through those target port groups whose state has been changed.
 	Access map[uint16]CarriedAccess `json:"access,omitempty"`
+}
+
+// CarriedTest is a result of a self-test.
+type CarriedTest struct {
+	Code   byte    `json:"code"`
+	Result byte    `json:"result"`
+	Hours  uint16  `json:"hours"`
+	LBA    uint64  `json:"lba"`
+	Key    spc.Key `json:"key,omitempty"`
+	ASC    spc.ASC `json:"asc,omitempty"`
+}
+
+// carry returns the results. A test that runs ends with the process.
+func (s *selfTest) carry() (all []CarriedTest) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range s.results {
+		if r.result == testInProgress {
+			r.result = testEnded
+		}
+		all = append(all, CarriedTest{r.code, r.result, r.hours, r.lba, r.key, r.asc})
+	}
+	return all
+}
+
+// restore files results of another process, unless there are some.
+func (s *selfTest) restore(all []CarriedTest) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.results) > 0 {
+		return // by another place of the volume
+	}
+	for _, r := range all[:min(len(all), maxTestResults)] {
+		s.results = append(s.results, testResult{r.Code & 7, r.Result & 0xF, r.Hours, r.LBA, r.Key, r.ASC})
+	}
 }
 
 // CarriedAccess is an asymmetric access state.
@@ -104,7 +144,10 @@ func (d *Device) Carry() (all []CarriedState, err error) {
 				s.Access[g.id] = CarriedAccess{AccessState(p.state.Load()), cause}
 			}
 		}
-		if s.Modes != nil || s.Access != nil {
+		if s.Tests = lu.selfTest.carry(); s.Tests != nil {
+			s.Added = lu.added
+		}
+		if s.Modes != nil || s.Access != nil || s.Tests != nil {
 			all = append(all, s)
 		}
 	}
@@ -137,6 +180,10 @@ func (d *Device) Restore(all []CarriedState) error {
 			}
 			v.WCE = v.WCE && lu.modes.def.WCE
 			lu.modes.set(v)
+		}
+		if len(s.Tests) > 0 {
+			lu.selfTest.restore(s.Tests)
+			lu.added = s.Added
 		}
 		for id, a := range s.Access {
 			if g := d.alua.group(id); g != nil && initial(a.State) && a.Cause <= 2 {

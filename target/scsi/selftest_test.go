@@ -1,6 +1,7 @@
 package scsi
 
 import (
+	"encoding/json"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -30,6 +31,48 @@ func (r *rig) selfTestLog() [][]byte {
 		all = append(all, m[i+1])
 	}
 	return all
+}
+
+// Results, and the hours that they count, go to the process that takes the place of this one. A test that runs
+// ends.
+func TestCarriedSelfTests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		v := faulty.New(newVolume(t, 8<<20, 512), 1, faulty.Rule{Op: faulty.Read, Delay: time.Second})
+		r := newRig(t, Config{}, LUConfig{Volume: v})
+		time.Sleep(3 * time.Hour)
+		r.do(sendDiagnostic(testForegroundShort), nil, 0).good()
+		r.do(sendDiagnostic(testBackgroundExtended), nil, 0).good()
+		states, err := r.dev.Carry()
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := json.Marshal(states)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []CarriedState
+		if err := json.Unmarshal(b, &got); err != nil {
+			t.Fatal(err)
+		}
+		now := newRig(t, Config{}, LUConfig{Volume: newVolume(t, 8<<20, 512)})
+		for range 2 { // by two targets with the volume
+			if err := now.dev.Restore(got); err != nil {
+				t.Fatal(err)
+			}
+		}
+		l := now.selfTestLog()
+		if l[0][0] != 0x42 || l[1][0] != 0xA0 || l[1][3] != 3 || l[1][4] != 0xFF || !allZero(l[2]) {
+			t.Errorf("% x", l[:3])
+		}
+		time.Sleep(time.Hour)
+		now.do(sendDiagnostic(testForegroundShort), nil, 0).good()
+		if l := now.selfTestLog(); l[0][0] != 0xA0 || l[0][3] != 4 {
+			t.Errorf("% x", l[0])
+		}
+		if again := r.selfTestLog(); again[0][0] != 0x40 { // which has gone on
+			t.Errorf("% x", again[0])
+		}
+	})
 }
 
 func TestSelfTests(t *testing.T) {

@@ -214,6 +214,20 @@ func TestAgentPlain(t *testing.T) {
 	b.do("monitor", ocfNotRunning, "")
 }
 
+// Without a parameter that names it the program is looked for, as a package or an installation by hand leaves it.
+func TestAgentFindsTheProgram(t *testing.T) {
+	b := newAgentBed(t)
+	exe := b.settings["binary"]
+	delete(b.settings, "binary")
+	if err := os.Symlink(exe, filepath.Join(b.dir, "bin", "iser-target")); err != nil {
+		t.Fatal(err)
+	}
+	b.do("validate-all", ocfSuccess, "")
+	b.do("start", ocfSuccess, "")
+	b.do("monitor", ocfSuccess, "")
+	b.do("stop", ocfSuccess, "")
+}
+
 // What is wrong is said before anything is started, and a probe needs neither the file nor
 // the storage.
 func TestAgentValidates(t *testing.T) {
@@ -223,6 +237,7 @@ func TestAgentValidates(t *testing.T) {
 		code             int
 	}{
 		{"binary", "/none", "/none is not there", ocfInstalled},
+		{"binary", "no-such-iser-target", "no-such-iser-target is not there", ocfInstalled},
 		{"config", "", "config is not set", ocfConfigured},
 		{"config", "/none.yaml", "/none.yaml", ocfConfigured},
 	} {

@@ -108,8 +108,8 @@ func TestUnitsGiveKnownOptions(t *testing.T) {
 	}
 }
 
-// Either package alone has the folders that its units read, with rights that keep secrets: a machine that attaches
-// volumes need not have the target.
+// Either package alone has the folders that its units read, with rights that keep secrets (a machine that attaches
+// volumes need not have the target), and that of the target the cluster's agent.
 func TestPackagesHaveTheirFolders(t *testing.T) {
 	if _, err := exec.LookPath("dpkg-deb"); err != nil {
 		t.Skip("no dpkg-deb (Debian package dpkg)")
@@ -137,13 +137,18 @@ func TestPackagesHaveTheirFolders(t *testing.T) {
 	if out, err := c.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	debs, err := filepath.Glob(filepath.Join(dir, "out", "iser-initiator_*.deb"))
-	if err != nil || len(debs) != 1 {
-		t.Fatalf("%v, %v", debs, err)
-	}
-	list, err := exec.CommandContext(t.Context(), "dpkg-deb", "-c", debs[0]).Output()
-	if err != nil || !regexp.MustCompile(`(?m)^drwx------ root/root .* \./etc/softiser/attach/$`).Match(list) {
-		t.Errorf("no /etc/softiser/attach for root alone (%v) in\n%s", err, list)
+	for name, want := range map[string]string{
+		"iser-initiator": `(?m)^drwx------ root/root .* \./etc/softiser/attach/$`,
+		"iser-target":    `(?m)^-rwxr-xr-x root/root .* \./usr/lib/ocf/resource\.d/softiser/target$`,
+	} {
+		debs, err := filepath.Glob(filepath.Join(dir, "out", name+"_*.deb"))
+		if err != nil || len(debs) != 1 {
+			t.Fatalf("%v, %v", debs, err)
+		}
+		list, err := exec.CommandContext(t.Context(), "dpkg-deb", "-c", debs[0]).Output()
+		if err != nil || !regexp.MustCompile(want).Match(list) {
+			t.Errorf("no %s (%v) in\n%s", want, err, list)
+		}
 	}
 }
 

@@ -14,7 +14,7 @@ func documents() (map[string][]byte, error) {
 		if conf.storageFence { // those of process; the fence agent is another one
 			continue
 		}
-		c := &cluster{configuration: conf, dir: "/var/lib/softiser", bin: "/usr/local/bin"}
+		c := &cluster{configuration: conf, dir: "/var/lib/softiser", bin: "/usr/bin"}
 		for i := range conf.nodes {
 			c.nodes = append(c.nodes, &node{name: fmt.Sprintf("n%d", i+1), number: i + 1})
 		}

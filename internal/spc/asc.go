@@ -8,6 +8,7 @@ type ASC uint16
 // Additional sense codes.
 const (
 	ASCNone                 ASC = 0x0000
+	ASCOperationInProgress  ASC = 0x0016
 	ASCNotReady             ASC = 0x0400
 	ASCBecomingReady        ASC = 0x0401
 	ASCFormatInProgress     ASC = 0x0404
@@ -93,6 +94,7 @@ var ascNames = map[ASC]string{
 	ASCNone:                 "no additional sense information",
 	ASCNotReady:             "logical unit not ready, cause not reportable",
 	ASCBecomingReady:        "logical unit is in process of becoming ready",
+	ASCOperationInProgress:  "operation in progress",
 	ASCFormatInProgress:     "logical unit not ready, format in progress",
 	ASCSelfTestInProgress:   "logical unit not ready, self-test in progress",
 	ASCFailedSelfTest:       "logical unit failed self-test",

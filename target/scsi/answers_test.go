@@ -87,7 +87,7 @@ func TestCopyManagerBytes(t *testing.T) {
 		r.do(spc.AppendInquiryVPD(nil, 0x8F, 1024), nil, 1024).good()
 	}
 	hexed(t, "operating parameters", r.do(cdb, nil, 255).good().data,
-		"0000002b00000000", be16(maxCopyTargets)+be16(maxCopySegments), be32(maxCopyList), be32(maxCopyBytes),
+		"0000002b01000000", be16(maxCopyTargets)+be16(maxCopySegments), be32(maxCopyList), be32(maxCopyBytes),
 		"0000000000000000"+"000000000000", be16(3), "03"+"09"+"0000000000"+"03", "020ae4")
 	hexed(t, "third party copy page", r.do(spc.AppendInquiryVPD(nil, 0x8F, 1024), nil, 1024).good().data,
 		"008f0080",
@@ -217,6 +217,41 @@ func TestFailedCopyIsTold(t *testing.T) {
 	cdb := make([]byte, 16)
 	cdb[0], cdb[2], cdb[13] = byte(spc.OpThirdPartyIn), 5, 64
 	hexed(t, "copy status", r.on(n, 1, cdb, nil, 64).good().data, "00000008"+"010000f1"+"00000003")
+}
+
+// TestCopyIdentifierInUse: a copy with the identifier of one that runs is refused, and the result is still that
+// of the first; afterwards the identifier may be had again.
+func TestCopyIdentifierInUse(t *testing.T) {
+	f := faulty.New(newNamed(t, "b"), 1)
+	r := newRig(t, Config{}, LUConfig{Volume: newNamed(t, "a")}, LUConfig{LUN: 1, Volume: f, Workers: 2})
+	n := r.nx[0]
+	list := copyList(5, append(r.target(0), r.target(1)...), spc.CopySegment{Type: spc.CopyBlockToBlock, Dst: 1, Blocks: 8})
+	w := (&spc.WriteUsingToken{Immed: true, Token: r.newToken(n, 0, spc.Range{Blocks: 8}), Ranges: []spc.Range{{Blocks: 8}}}).Append(nil)
+	hold := make(chan struct{})
+	f.SetRules(faulty.Rule{Op: faulty.Write, Hold: hold})
+	first := r.start(n, 1, xcopy(list), list, 0)
+	for r.dev.lookup(1).copies.find(&first.Task, 5, true) == nil { // it is there as soon as it runs
+		if t.Context().Err() != nil {
+			t.Fatal("the copy does not begin")
+		}
+	}
+	r.on(n, 1, xcopy(list), list, 0).illegal(spc.ASCOperationInProgress)
+	r.on(n, 1, tokenCDB(spc.SAWriteUsingToken, 5, w), w, 0).good() // identifiers of another kind
+	r.on(n, 1, tokenCDB(spc.SAWriteUsingToken, 5, w), w, 0).illegal(spc.ASCOperationInProgress)
+	p := (&spc.PopulateToken{Ranges: []spc.Range{{Blocks: 8}}}).Append(nil)
+	r.on(n, 1, tokenCDB(spc.SAPopulateToken, 5, p), p, 0).illegal(spc.ASCOperationInProgress)
+	if i := r.rodInfo(n, 1, 5); i.Status != spc.CopyBackground {
+		t.Errorf("%+v", i)
+	}
+	close(hold)
+	r.finish(first).good()
+	r.on(n, 1, xcopy(list), list, 0).good()
+	for r.rodInfo(n, 1, 5).Status == spc.CopyBackground {
+		if t.Context().Err() != nil {
+			t.Fatal("the copy goes on")
+		}
+	}
+	r.on(n, 1, tokenCDB(spc.SAPopulateToken, 5, p), p, 0).good()
 }
 
 // TestCopyInBackground: with IMMED the status comes at once and the result says how far it

@@ -42,7 +42,8 @@ type copyResults struct {
 	background atomic.Int32 // copies that go on behind their status
 }
 
-// begin files a new result under the list identifier, instead of an older one.
+// begin files a new result under the list identifier, instead of an older one. If that is of a copy that runs,
+// there is none: the task is to be refused (SPC-4 §6.4.3.2; SCST and FreeBSD's CTL refuse as well).
 func (c *copyResults) begin(t *Task, list uint32) *copyResult {
 	r := &copyResult{nexus: t.Nexus.client.ID, list: list, action: uint8(t.op.sa)}
 	r.info.Store(&spc.RODInfo{Action: r.action, Status: spc.CopyForeground})
@@ -50,6 +51,9 @@ func (c *copyResults) begin(t *Task, list uint32) *copyResult {
 	defer c.mu.Unlock()
 	for i, old := range c.all {
 		if old.nexus == r.nexus && old.list == list && (old.action == spc.SAExtendedCopy) == (r.action == spc.SAExtendedCopy) {
+			if old.runs() {
+				return nil
+			}
 			c.all = append(c.all[:i], c.all[i+1:]...)
 			break
 		}
@@ -59,6 +63,12 @@ func (c *copyResults) begin(t *Task, list uint32) *copyResult {
 	}
 	c.all = append(c.all, r)
 	return r
+}
+
+// runs reports whether the copy has not ended.
+func (r *copyResult) runs() bool {
+	s := r.info.Load().Status
+	return s == spc.CopyForeground || s == spc.CopyBackground
 }
 
 // find returns the result of a list identifier; LID1 and LID4 are apart.
@@ -151,6 +161,7 @@ func cmdCopyOperating(t *Task) {
 	clear(b)
 	be := binary.BigEndian
 	be.PutUint32(b, uint32(40+len(types)))
+	b[4] = 1 // SNLID: who does not want to count may go without a list identifier
 	be.PutUint16(b[8:], maxCopyTargets)
 	be.PutUint16(b[10:], maxCopySegments)
 	be.PutUint32(b[12:], maxCopyList)

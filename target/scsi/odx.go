@@ -144,6 +144,10 @@ func populateTokenJob(t *Task) {
 		return
 	}
 	lu := t.lu
+	if old := lu.copies.find(t, tokenListID(t), false); old != nil && old.runs() {
+		t.illegal(spc.ASCOperationInProgress)
+		return
+	}
 	r := &rodToken{unit: lu, ranges: p.Ranges, blocks: blocks, keep: time.Duration(p.Timeout) * time.Second}
 	id, ok := t.dev.tokens.add(r)
 	if !ok {
@@ -156,7 +160,12 @@ func populateTokenJob(t *Task) {
 		Type: spc.RODAccessUponReference, ID: id, Bytes: blocks << g.Shift, Secret: r.secret,
 		Creator: spc.AppendCopyTarget(nil, naa, uint32(g.Info.BlockSize)),
 	}
-	lu.copies.begin(t, tokenListID(t)).finish(nil, blocks, token.Append(nil))
+	made := lu.copies.begin(t, tokenListID(t))
+	if made == nil { // another one was faster; the token, which nobody knows, expires
+		t.illegal(spc.ASCOperationInProgress)
+		return
+	}
+	made.finish(nil, blocks, token.Append(nil))
 	t.good()
 }
 
@@ -188,6 +197,11 @@ func writeUsingTokenJob(t *Task) {
 		return
 	}
 	r := lu.copies.begin(t, tokenListID(t))
+	if r == nil {
+		c.end()
+		t.illegal(spc.ASCOperationInProgress)
+		return
+	}
 	// As many copies as there are workers may go on in the background; whoever asks
 	// for more waits for its own.
 	behind := w.Immed && int(lu.copies.background.Add(1)) <= lu.cfg.Workers

@@ -59,7 +59,10 @@ func extendedCopyJob(t *Task) {
 	}
 	r := &copyResult{}
 	if h.ListIDUsage != 3 {
-		r = t.lu.copies.begin(t, uint32(h.ListID))
+		if r = t.lu.copies.begin(t, uint32(h.ListID)); r == nil {
+			t.illegal(spc.ASCOperationInProgress)
+			return
+		}
 	}
 	body := p[spc.CopyHeaderLen:]
 	c := newCopying(t)

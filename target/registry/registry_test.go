@@ -101,6 +101,7 @@ func (d *device) Close() error {
 	if d.resizing.Load() > 0 {
 		panic("closed while it is being resized")
 	}
+	d.storage.wait(d.name)
 	d.storage.mu.Lock()
 	d.storage.closed[d.name]++
 	d.storage.mu.Unlock()
@@ -229,6 +230,33 @@ func TestStalledResize(t *testing.T) {
 		}
 		if changes, err := b.Reload(t.Context(), false); err != nil || len(changes) > 0 {
 			t.Errorf("afterwards: %v, %v", changes, err)
+		}
+	})
+}
+
+// A volume whose storage does not let it be closed holds up neither the rest of a reload nor the next one.
+func TestStalledClosing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBed(t, base)
+		answer := b.storage.stall("sick")
+		defer answer()
+		text := strings.NewReplacer("targets:", "  - {name: third, type: memory, size: 1MiB}\ntargets:", "{lun: 0, volume: sick}", "{lun: 2, volume: third}").Replace(base)
+		b.write(text)
+		changes, err := b.Reload(t.Context(), false)
+		if err != nil || len(changes) != 2 || !strings.Contains(changes[0].Error, "volume sick: storage has not closed it yet") || changes[1].Error != "" || b.size(2) != 1<<20 {
+			t.Errorf("%+v, %v; the volume that came has %d bytes", changes, err, b.size(2))
+		}
+		b.write(strings.Replace(text, "well, type: memory, size: 1MiB", "well, type: memory, size: 2MiB", 1))
+		if changes, err := b.Reload(t.Context(), false); err != nil || len(changes) != 1 || changes[0].Error != "" {
+			t.Errorf("the next time: %+v, %v", changes, err)
+		}
+		if busy := b.Busy(); busy != "closing volume sick" {
+			t.Errorf("storage is busy with %q", busy)
+		}
+		answer()
+		synctest.Wait()
+		if b.storage.closings("sick") != 1 || b.Busy() != "" {
+			t.Errorf("closed %d times, storage is busy with %q", b.storage.closings("sick"), b.Busy())
 		}
 	})
 }

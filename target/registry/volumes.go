@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -230,22 +231,37 @@ func (s *volumes) release(ctx context.Context, gone func(place) bool) error {
 	return errors.Join(errs...)
 }
 
-// dropUnused is drop for who does not have the turn. When ctx ends before it comes, the
-// volume is closed later.
+// closePatience is how long somebody waits for the end of a volume that has lost its last place.
+const closePatience = 10 * time.Second
+
+// dropUnused is drop for who does not have the turn. When that does not come before ctx ends, or storage takes
+// longer than closePatience, the volume is closed later, and the log has what became of it.
 func (s *volumes) dropUnused(ctx context.Context, o *openVolume) error {
 	name := s.description(o).Name
 	end, err := s.begin(ctx, name)
-	if err != nil {
-		go func() {
-			if end, err := s.begin(context.Background(), name); err == nil {
-				defer end()
-				s.drop(o) //nolint:errcheck // nobody waits for it any more
-			}
-		}()
-		return err
+	turn := err == nil
+	done := make(chan error, 1)
+	go func() {
+		if !turn {
+			end, _ = s.begin(context.Background(), name) // which does not fail
+		}
+		defer end()
+		done <- s.drop(o)
+	}()
+	if turn {
+		select {
+		case err := <-done:
+			return err
+		case <-time.After(closePatience):
+		}
+		err = fmt.Errorf("volume %s: storage has not closed it yet; it goes on, and the log tells what becomes of it", name)
 	}
-	defer end()
-	return s.drop(o)
+	go func() {
+		if err := <-done; err != nil {
+			s.log.Error("closing a volume failed", zap.String("volume", name), zap.Error(err))
+		}
+	}()
+	return err
 }
 
 // drop closes a volume that nothing serves and nobody wants. The caller has the turn.

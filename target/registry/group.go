@@ -66,11 +66,18 @@ type haGroup struct {
 	starting context.CancelFunc
 }
 
-// begin waits until nobody else changes the state of the group.
+// begin waits until nobody else changes the state of the group. One that nobody changes may be begun with
+// although ctx has ended: another group may have used up its time.
 func (g *haGroup) begin(ctx context.Context) (end func(), err error) {
+	end = func() { <-g.turn }
 	select {
 	case g.turn <- struct{}{}:
-		return func() { <-g.turn }, nil
+		return end, nil
+	default:
+	}
+	select {
+	case g.turn <- struct{}{}:
+		return end, nil
 	case <-ctx.Done():
 		if what := g.busy(); what != "" {
 			return nil, fmt.Errorf("group %s is %v, and waits for %s: %w", g.cfg.Name, g.now(), what, ctx.Err())

@@ -67,13 +67,13 @@ func (s *groups) openVolume(v config.Volume) (blockdev.Device, error) {
 	})
 }
 
-// each calls f for the groups that a name stands for.
+// each calls f for the groups that a name stands for, at once: none waits for the storage of another.
 func (s *groups) each(name string, f func(*haGroup) error) error {
 	if g := s.byName[name]; g != nil {
 		return f(g)
 	}
 	seen := map[*haGroup]bool{}
-	var errs []error
+	var all []*haGroup
 	for _, o := range s.volumes.all() {
 		g := s.of(s.volumes.description(o).Name)
 		if g == nil || seen[g] {
@@ -82,13 +82,19 @@ func (s *groups) each(name string, f func(*haGroup) error) error {
 		for _, p := range s.volumes.placesOf(o) {
 			if p.node == nodeName(name) && !seen[g] {
 				seen[g] = true
-				errs = append(errs, f(g))
+				all = append(all, g)
 			}
 		}
 	}
-	if len(seen) == 0 {
+	if len(all) == 0 {
 		return fmt.Errorf("there is no group %q in ha.groups, and no target or subsystem of that name with volumes of one", name)
 	}
+	errs := make([]error, len(all))
+	var wg sync.WaitGroup
+	for i, g := range all {
+		wg.Go(func() { errs[i] = f(g) })
+	}
+	wg.Wait()
 	return errors.Join(errs...)
 }
 

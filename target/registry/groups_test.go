@@ -730,6 +730,43 @@ func TestPromotionStalls(t *testing.T) {
 	})
 }
 
+// Groups of one target are promoted at once: one whose storage does not answer holds up no other. What a reload
+// shows of the others does not depend on it, either.
+func TestPromotionStallsAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, other, store := newDisk(t), newDisk(t), t.TempDir()
+		text := strings.NewReplacer(
+			"targets:", "  - {name: disk1, type: raw, path: /dev/no, size: 1MiB, wwid: 6000000000000000000000000000da7b, serial: S2, write_through: true}\ntargets:",
+			"luns: [", "luns: [{lun: 1, volume: disk1}, ",
+			"groups: [", "groups: [{name: g2, volumes: [disk1], fencing: node}, ").Replace(nodeConfig(store, "a", 100))
+		d.opens = make(chan struct{})
+		a := newNodeWith(t, text, "a", false, func(v config.Volume) (blockdev.Device, error) {
+			if v.Name == "disk1" {
+				return other.open("a")
+			}
+			return d.open("a")
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		if err := a.Promote(ctx, haIQN); err == nil || !strings.Contains(err.Error(), "group g1 is not promoted") || strings.Contains(err.Error(), "g2") {
+			t.Errorf("Promote = %v", err)
+		}
+		for _, g := range a.Status().Groups {
+			if want := map[string]string{"g1": "stuck", "g2": "active"}[g.Name]; g.State != want {
+				t.Errorf("%+v, want %s", g, want)
+			}
+		}
+		for range 20 {
+			if end, err := a.groups.byName["g2"].begin(ctx); err != nil { // whose time is over
+				t.Fatal(err)
+			} else {
+				end()
+			}
+		}
+		close(d.opens)
+	})
+}
+
 // A record of the owner that cannot be read is the store's fault, which the error names, for a group that is
 // active as well.
 func TestStoreStalls(t *testing.T) {

@@ -276,6 +276,9 @@ func (c *Conn) run() {
 	c.tx.Stop()
 	c.mu.Unlock()
 	c.complete(done)
+	if err == io.EOF {
+		_ = sockio.Finish(c.sk) // else the peer, who has said that nothing follows, could not tell our end from a cut
+	}
 	_ = c.sk.Close()
 	c.up.ConnectionTerminateNotify(end)
 }

@@ -12,6 +12,7 @@ import (
 	"softiser/internal/iscsi"
 	"softiser/internal/iscsi/datamovertest"
 	"softiser/internal/loopback"
+	"softiser/internal/sockio"
 	"softiser/internal/sockio/layertest"
 )
 
@@ -364,6 +365,35 @@ func TestEndOnFullSocket(t *testing.T) {
 	c.Terminate(nil)
 	if b, err := io.ReadAll(nc); err != nil || !bytes.HasSuffix(b, []byte{layertest.Said}) {
 		t.Errorf("FIN behind %d bytes: %v", len(b), err)
+	}
+	nc.Close()
+	<-c.Ended()
+	up.Release()
+}
+
+// sayer is a layer that has something to say at the end, and a socket with room for it.
+type sayer struct{ layertest.Filled }
+
+func (*sayer) End(c *sockio.Conn) error {
+	_, err := c.Send([]byte{layertest.Said})
+	return err
+}
+
+// Who is told that nothing follows says so, too, before it closes.
+func TestEndIsAnswered(t *testing.T) {
+	noLeaks(t)
+	nc, b := loopback.Pair(t)
+	c, err := New(&sayer{layertest.Filled{Conn: b}}, iscsi.RoleInitiator, Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	up := datamovertest.NewRecorder()
+	c.Start(up)
+	if err := nc.CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	if b, err := io.ReadAll(nc); err != nil || string(b) != string([]byte{layertest.Said}) {
+		t.Errorf("%q, %v", b, err)
 	}
 	nc.Close()
 	<-c.Ended()

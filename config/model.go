@@ -102,7 +102,7 @@ type Volume struct {
 	Create        bool       `mapstructure:"create" json:"create"`                             // file, lvm: make it when missing
 	Preallocate   bool       `mapstructure:"preallocate" json:"preallocate"`                   // file: reserve all space at start
 	WriteThrough  bool       `mapstructure:"write_through" json:"write_through"`               // file, raw: every write is durable before it is answered
-	Placement     string     `mapstructure:"placement" json:"placement,omitempty"`             // of WRITE data: direct, verified
+	Placement     string     `mapstructure:"placement" json:"placement,omitempty"`             // of WRITE data: direct, verified; of files and devices on disks both are the same
 	ReadOnly      bool       `mapstructure:"read_only" json:"read_only"`                       // open it for reading only; nobody can write
 	Removable     bool       `mapstructure:"removable" json:"removable"`                       // a medium that initiators may eject and load
 	BlockSize     Size       `mapstructure:"block_size" json:"block_size,omitempty"`           // 512 or 4096
@@ -312,7 +312,7 @@ type Limits struct {
 	DiscoveryAge       Duration `mapstructure:"discovery_age" json:"discovery_age"`               // a discovery session ends then; 0: never
 	PendingLogins      int      `mapstructure:"pending_logins" json:"pending_logins"`             // connections that have not logged in
 	PendingPerAddress  int      `mapstructure:"pending_per_address" json:"pending_per_address"`   // once more than half are there; 0: an eighth
-	Workers            int      `mapstructure:"workers" json:"workers"`                           // per volume; twice as many for writes that are to be durable
+	Workers            int      `mapstructure:"workers" json:"workers"`                           // per volume; twice as many for writes that are to be durable or have been received
 	StagingMemory      Size     `mapstructure:"staging_memory" json:"staging_memory"`             // memory for data that is not placed in its volume at once, of all peers together
 }
 

@@ -8,7 +8,7 @@
 //	  swap        holds open leases while what is below is exchanged
 //	    snap, thin  copy on write (packages lvm/snap, lvm/thin)
 //	      table     linear or striped
-//	        disk    a mapped file or block device: lends its own pages
+//	        disk    a mapped file or block device: lends its own pages to readers
 //
 // Every change of metadata is one transaction (lvm/vg, Commit) on a copy of
 // the group (lvm/meta); devices are switched to the new layout afterwards.

@@ -12,7 +12,7 @@ import (
 
 // TestImages reads disks that lvm2 wrote and compares every volume with the
 // checksums that the kernel gave: LVM_IMAGES names a folder with disk*.img and
-// sums ("SHA256  /dev/VG/LV" lines), as interop/lvm/make-by-lvm2.sh leaves it.
+// sums ("SHA256  /dev/VG/LV" lines), as interop/lvm/exchange.sh leaves them.
 func TestImages(t *testing.T) {
 	dir := os.Getenv("LVM_IMAGES")
 	if dir == "" {

@@ -138,8 +138,8 @@ func (ps *thinPools) agree(p *thin.Pool, lv *meta.LV) error {
 
 // takeBack changes next, which is one or more changes ahead of a pool that has made
 // none of them, to what the pool is: volumes that it never made leave next, and
-// devices whose volumes have left next already leave the pool. A group could get
-// ahead by more than one change before changePool saw to it.
+// devices whose volumes have left next already leave the pool. Earlier programs
+// let a group get ahead by more than one change.
 func (ps *thinPools) takeBack(p *thin.Pool, next *meta.VG, pool string) error {
 	seg := next.LV(pool).Segments[0]
 	have, ahead := p.Transaction(), seg.TransactionID-p.Transaction()

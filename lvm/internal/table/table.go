@@ -6,7 +6,7 @@
 //
 // Nothing is copied: a lease within one piece is filled by the disk below, in
 // one call; one across several is made of leases on them, kept in its own state.
-// So a volume on mapped disks lends the disks' mappings.
+// So a volume on mapped disks lends the disks' mappings to readers.
 package table
 
 import (

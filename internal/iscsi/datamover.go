@@ -6,7 +6,7 @@ import "errors"
 // implement it, internal/iser (iSER over RDMA) and internal/iscsitcp; one
 // conformance suite runs on both. No method tells which one it is.
 //
-//	          target/session, initiator/session          (iSCSI)
+//	          target/iscsi         initiator             (iSCSI)
 //	   SendControl PutData GetData …      ControlNotify …
 //	        |                                   ^
 //	        v                                   |

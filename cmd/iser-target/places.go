@@ -123,7 +123,10 @@ func tellAccess(out io.Writer, st *target.Status, name string) {
 // lunCommand builds the commands that add, remove and change LUNs of a running target.
 func lunCommand() *cobra.Command {
 	var s socketFlag
-	cmd := &cobra.Command{Use: "lun", Short: "Add and remove LUNs of a running iser-target"}
+	cmd := &cobra.Command{
+		Use: "lun", Short: "Add and remove LUNs of a running iser-target",
+		Example: "  iser-target lun add iqn.2026-11.softiser:disk0 1 scratch=memory,size=1GiB\n  iser-target lun remove iqn.2026-11.softiser:disk0 1\n  iser-target lun access iqn.2026-11.softiser:disk0 0 2 standby",
+	}
 	s.add(cmd)
 	add := lunPlace.adds(&s, &cobra.Command{
 		Use: "add IQN LUN NAME[=VOLUME]", Short: "Add a LUN; logged-in initiators are told",
@@ -178,7 +181,10 @@ func volumeArgument(arg string) (name, spec string, err error) {
 // target.
 func namespaceCommand() *cobra.Command {
 	var s socketFlag
-	cmd := &cobra.Command{Use: "namespace", Aliases: []string{"ns"}, Short: "Add and remove NVMe namespaces of a running iser-target"}
+	cmd := &cobra.Command{
+		Use: "namespace", Aliases: []string{"ns"}, Short: "Add and remove NVMe namespaces of a running iser-target",
+		Example: "  iser-target namespace add nqn.2026-11.softiser:disk0 2 scratch=memory,size=1GiB\n  iser-target namespace remove nqn.2026-11.softiser:disk0 2",
+	}
 	s.add(cmd)
 	add := namespacePlace.adds(&s, &cobra.Command{
 		Use: "add NQN NSID NAME[=VOLUME]", Short: "Add a namespace; connected hosts are told",

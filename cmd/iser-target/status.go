@@ -50,7 +50,10 @@ up to the next step of a histogram. --json has all counters; names end with thei
 // sessionCommand builds the commands that list and end sessions of a running target.
 func sessionCommand() *cobra.Command {
 	var s socketFlag
-	cmd := &cobra.Command{Use: "session", Short: "List and end sessions of a running iser-target"}
+	cmd := &cobra.Command{
+		Use: "session", Short: "List and end sessions of a running iser-target",
+		Example: "  iser-target session list\n  iser-target session kill 3",
+	}
 	s.add(cmd)
 	var asJSON bool
 	list := &cobra.Command{

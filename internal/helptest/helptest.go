@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Examples fails when a command that runs has no example, or when a line of an
+// Examples fails when a command that runs, or has others, has no example, or when a line of an
 // example that calls the program does not parse: a command that is not there, a
 // flag that has gone, a wrong number of arguments. root returns a fresh command
 // tree each time, because parsing sets flags.
@@ -19,7 +19,7 @@ func Examples(t *testing.T, root func() *cobra.Command) {
 		if c.Name() == "completion" || c.Name() == "help" || c.Hidden {
 			return
 		}
-		if c.Runnable() && !c.HasSubCommands() && c.Example == "" {
+		if (c.Runnable() || c.HasSubCommands()) && c.Example == "" {
 			t.Errorf("%s has no example", c.CommandPath())
 		}
 		for line := range strings.Lines(strings.ReplaceAll(c.Example, "\\\n", " ")) {

@@ -22,6 +22,9 @@ func Command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rdma",
 		Short: "Test and measure RDMA connections (rping, ucmatose, udaddy, mckey, pingpongs, devinfo, bandwidth, latency)",
+		Example: "  iser-initiator rdma rping -s -a 127.0.0.1          # server\n" +
+			"  iser-initiator rdma rping -c -a 127.0.0.1 -C 10    # client\n" +
+			"  iser-initiator rdma devinfo",
 	}
 	cmd.AddCommand(RPing(), UCMatose(), UDAddy(), MCKey(), DevInfo())
 	cmd.AddCommand(PingPongs()...)

@@ -160,8 +160,8 @@ func (m *mapped) populateWrite(off, n int64) (bool, error) {
 	if err == nil {
 		return true, nil
 	}
-	// There is space, and yet storing to the pages fails, as on ext4 on a nearly full
-	// disk. If they can be read, the write is staged, and its pwrite decides.
+	// There is space, and yet storing to the pages fails. If they can be read, the write is
+	// staged, and its pwrite decides.
 	return false, m.readThrough(off, n)
 }
 

@@ -1,7 +1,7 @@
 // Package sockio moves bytes over a connected stream socket with vectored,
 // non-blocking system calls, and waits in the Go network poller. It is the byte stream
 // below MPA, iSCSI over TCP and NVMe/TCP; only it imports x/sys for them. Of this
-// module it imports two leaves: internal/memfault and internal/race.
+// module it imports three leaves: internal/congestion, internal/memfault and internal/race.
 //
 //	conn, opts   a connection, its settings, its end
 //	ends         which of many connections have their peers closed?
@@ -9,6 +9,7 @@
 //	vec          reading and writing pieces of memory in one call
 //	inq          has the last read emptied the socket? so that nobody asks again
 //	waiting      a reader that looks for a while before it parks
+//	early        of many messages that end a wait, a part goes first
 //	autopoll     when that pays
 //	apart        ... and not on the processor of its peer
 //	blocking     a reader that waits in the read, without the poller

@@ -196,9 +196,13 @@ func sizeWords(n uint64) string {
 }
 
 func (a lvCreation) createSnapshot(cmd *cobra.Command, g *lvm.Group, o lvcreateFlags, origin string, from []vg.Range) error {
-	lv := g.Metadata().LV(origin)
-	if lv == nil {
+	if origin == "" {
 		return usage.Errorf("name the origin as VG/LV")
+	}
+	v := g.Metadata()
+	lv := v.LV(origin)
+	if lv == nil {
+		return fmt.Errorf("failed to find logical volume \"%s/%s\"", v.Name, origin)
 	}
 	n, err := a.extents(g, o.sizing, 0, lv.Extents())
 	if err != nil {
@@ -274,6 +278,9 @@ func (a lvCreation) thinMaybePool(cmd *cobra.Command, g *lvm.Group, o lvcreateFl
 			return err
 		}
 		pool = o.thinPool
+	}
+	if pool == "" {
+		return usage.Errorf("name the pool as VG/POOL, or give the size of a new one: --size or --extents")
 	}
 	return a.createThin(cmd, g, o, pool)
 }

@@ -144,7 +144,11 @@ func secure(ctx context.Context, nc net.Conn, names []tls13psk.Key) (net.Conn, e
 	}
 	if err != nil {
 		nc.Close()
-		return nil, fmt.Errorf("nvmf: TLS with %v: %w", nc.RemoteAddr(), err)
+		hint := ""
+		if e, ok := errors.AsType[*tls13psk.Error](err); ok && e.Peer && e.Alert == tls13psk.UnknownPSKIdentity {
+			hint = "; it has no key for this host's NQN (--hostnqn) and the subsystem"
+		}
+		return nil, fmt.Errorf("nvmf: TLS with %v: %w%s", nc.RemoteAddr(), err, hint)
 	}
 	return c, nil
 }

@@ -91,7 +91,7 @@ func TestWrongKeys(t *testing.T) {
 		{"the target has another", Keys{Secret: hostSecret, CtrlSecret: other}, Keys{Secret: hostSecret, CtrlSecret: ctrlSecret}, "does not know its secret"},
 		{"the target asks for nothing", Keys{}, Keys{Secret: hostSecret, CtrlSecret: ctrlSecret}, "does not ask for authentication"},
 		{"plain where TLS is wanted", Keys{TLSKey: tlsKey}, Keys{}, "invalid host"},
-		{"TLS where there is no key", Keys{}, Keys{TLSKey: tlsKey}, "unknown PSK identity"},
+		{"TLS where there is no key", Keys{}, Keys{TLSKey: tlsKey}, "unknown PSK identity; it has no key for this host's NQN (--hostnqn)"},
 		{"no secret", Keys{}, Keys{Secret: "DHHC-1:00:secret"}, "is not of the form"},
 		{"no secret of the controller", Keys{}, Keys{Secret: hostSecret, CtrlSecret: "x"}, "the controller's key"},
 		{"another hash", Keys{Secret: hostSecret, Hashes: []string{"sha384"}}, Keys{Secret: hostSecret, Hashes: []string{"sha256", "sha512"}}, "hash function not usable"},
@@ -112,6 +112,8 @@ func TestWrongKeys(t *testing.T) {
 			t.Errorf("%s: %v, want %q", tt.name, err, tt.want)
 		} else if strings.Contains(err.Error(), "ICEi") || strings.Contains(err.Error(), "secret\"") {
 			t.Errorf("%s: the error repeats a secret: %v", tt.name, err)
+		} else if strings.Contains(err.Error(), "use nvme+") {
+			t.Errorf("%s: the port has answered, and another transport is advised: %v", tt.name, err)
 		}
 	}
 	// A secret that nobody asks for is no obstacle, as with Linux.

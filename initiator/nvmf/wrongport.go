@@ -9,6 +9,7 @@ import (
 	"softiser/initiator/blockio"
 	"softiser/initiator/internal/wrongport"
 	"softiser/internal/nvme"
+	"softiser/internal/nvme/tls13psk"
 	"softiser/internal/nvmerdma"
 )
 
@@ -50,6 +51,9 @@ func (a *Association) dialAdmin(ctx context.Context) (nvme.HostTransport, error)
 	tr, err := wrongport.Connect(ctx, wrongport.Doubt{
 		Speaks: func(ctx context.Context) bool { return a.cfg.answers(ctx, a.cfg.Transport.other(), 0) },
 		Wrong: func(err error) error {
+			if e, ok := errors.AsType[*tls13psk.Error](err); ok && e.Peer {
+				return err // it speaks TLS, which is for this transport alone
+			}
 			return &WrongTransportError{Address: a.cfg.Address, Asked: a.cfg.Transport, Err: err}
 		},
 	}, dial)

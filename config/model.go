@@ -313,7 +313,7 @@ type Limits struct {
 	PendingLogins      int      `mapstructure:"pending_logins" json:"pending_logins"`             // connections that have not logged in
 	PendingPerAddress  int      `mapstructure:"pending_per_address" json:"pending_per_address"`   // once more than half are there; 0: an eighth
 	Workers            int      `mapstructure:"workers" json:"workers"`                           // per volume; twice as many for writes that are to be durable or have been received
-	StagingMemory      Size     `mapstructure:"staging_memory" json:"staging_memory"`             // memory for data that is not placed in its volume at once, of all peers together
+	StagingMemory      Size     `mapstructure:"staging_memory" json:"staging_memory"`             // memory for data that is not placed in its volume at once, of all peers together; writes to one volume have an eighth, those of one initiator a quarter
 }
 
 // Admin is the local control interface.

@@ -146,6 +146,11 @@ func Attach(ctx context.Context, opt Options) (_ *Attachment, held *Record, err 
 	}
 	a.later(func() error { return a.endRecord(path) })
 	if was, err := readRecord(path); err == nil {
+		if was.abandoned() {
+			if err := a.leave(was); err != nil {
+				return nil, nil, err
+			}
+		}
 		was.PID = 0 // it may be another program's by now, and the lock would vouch for it
 		if err := was.write(a.record); err != nil {
 			return nil, nil, err

@@ -11,7 +11,6 @@ import (
 	"syscall"
 	"time"
 
-	"softiser/initiator/nbd"
 	"softiser/initiator/ublk"
 )
 
@@ -30,7 +29,7 @@ func Detach(ctx context.Context, dir, key string, force bool) (*Record, error) {
 			return r, fmt.Errorf("%s is in use: %s", r.Device, why)
 		}
 	}
-	if r.State == StateKilled {
+	if r.dead() {
 		return r, r.removeDevice()
 	}
 	last, err := os.Open(r.path) // the process removes it when it has ended
@@ -96,7 +95,27 @@ func (r *Record) removeDevice() error {
 		r.clean()
 		return err
 	}
-	return nbd.DisconnectKernel(r.Device)
+	if r.Mark != "" && drivers.nbdMark(r.Device) != r.Mark {
+		return nil // somebody else has disconnected it
+	}
+	if err := drivers.endNBD(r.Device); err != nil {
+		return err
+	}
+	if r.dead() { // else List does
+		r.clean()
+	}
+	return nil
+}
+
+// usedBy says who uses a block device or has it open, or "".
+func usedBy(dev string) string {
+	if why := inUse(dev); why != "" {
+		return why
+	}
+	if who := ublk.OpenedBy(dev); who != "" {
+		return who + " has it open"
+	}
+	return ""
 }
 
 // inUse says who uses a block device, or "".

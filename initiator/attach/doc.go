@@ -80,6 +80,10 @@
 // locked record and waits for the lock. The record's name is a hash of the volume's URL without
 // secrets.
 //
-// Consequences. No daemon, no database, nothing to clean up after kill -9. The run directory must be
+// A /dev/nbdN outlives a process that is killed, without a server. The driver is told a random mark as its back end
+// (Linux 5.14), which the record has, too: by that list and detach know it again, and the next attach disconnects it, or,
+// where it is in use, gives it a record of its own. Older drivers keep no mark; there nbd-client -d ends it.
+//
+// Consequences. No daemon, no database, and after kill -9 nothing to clean up but that. The run directory must be
 // ours (owner checked). A mounted device is not detached.
 package attach

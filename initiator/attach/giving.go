@@ -217,8 +217,8 @@ func AskUpgrade(ctx context.Context, dir, key, binary string, patience time.Dura
 		return up, err
 	case r == nil:
 		return up, fmt.Errorf("%s is not attached", key)
-	case r.State == StateKilled:
-		return up, fmt.Errorf("%s: its process was killed; the same attach takes the device again", r.URL)
+	case r.dead():
+		return up, fmt.Errorf("%s: %s: %s", r.URL, r.Device, r.Reason)
 	case r.Control == "":
 		return up, fmt.Errorf("%s: process %d is of a version that cannot be replaced", r.URL, r.PID)
 	}

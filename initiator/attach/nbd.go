@@ -1,6 +1,8 @@
 package attach
 
 import (
+	"crypto/rand"
+	"encoding/hex"
 	"errors"
 	"net"
 	"time"
@@ -11,9 +13,12 @@ import (
 // makeNBD makes /dev/nbdN.
 func (a *Attachment) makeNBD(index int) error {
 	info := a.lun.Info()
+	mark := make([]byte, 8)
+	rand.Read(mark) // never fails
+	a.Record.Mark = "softiser-" + hex.EncodeToString(mark)
 	d, err := nbd.ConnectKernel(nbd.KernelConfig{
 		Index: index, Size: info.Size, BlockSize: info.BlockSize, Flags: a.export.Flags(),
-		Connections: a.opt.Connections, DeadConn: 30 * time.Second,
+		Connections: a.opt.Connections, DeadConn: 30 * time.Second, Mark: a.Record.Mark,
 	})
 	if err != nil {
 		if a.opt.Device == "auto" {

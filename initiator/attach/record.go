@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -28,8 +29,9 @@ type Record struct {
 	Socket    string    `json:"socket,omitempty"`
 	TCP       string    `json:"tcp,omitempty"` // address of the TCP listener
 	URI       string    `json:"uri,omitempty"`
-	Device    string    `json:"device,omitempty"` // /dev/nbdN or /dev/ublkbN
-	PID       int       `json:"pid"`              // 0: that of a dead process, whose place another one is about to take
+	Device    string    `json:"device,omitempty"`      // /dev/nbdN or /dev/ublkbN
+	Mark      string    `json:"device_mark,omitempty"` // what the driver knows of this connection of /dev/nbdN
+	PID       int       `json:"pid"`                   // 0: that of a dead process, whose place another one is about to take
 	Started   time.Time `json:"started"`
 	Taken     time.Time `json:"taken_over,omitzero"` // when this process has taken it over from another one
 	Control   string    `json:"control,omitempty"`   // socket for --upgrade
@@ -218,12 +220,14 @@ func (r *Record) clean() {
 	os.Remove(r.path)
 }
 
-// StateKilled is of an attachment whose process was killed and whose device waits for the
-// next one.
-const StateKilled = "killed"
+// States of an attachment whose process was killed.
+const (
+	StateKilled    = "killed"    // the device waits for the next process
+	StateAbandoned = "abandoned" // the device is there, and no process will serve it again
+)
 
-// List returns the live attachments, and those whose process was killed and whose device
-// waits (StateKilled); records of other dead processes are removed.
+// List returns the live attachments, and those whose process was killed and whose device is
+// there (StateKilled, StateAbandoned); records of other dead processes are removed.
 func List(dir string) ([]*Record, error) {
 	paths, err := filepath.Glob(filepath.Join(dir, "attach-*.json"))
 	if err != nil {
@@ -236,7 +240,7 @@ func List(dir string) ([]*Record, error) {
 			continue // being written, or not ours
 		}
 		if !r.alive() {
-			if r.waits() {
+			if r.waits() || r.abandoned() {
 				live = append(live, r)
 				continue
 			}
@@ -275,12 +279,19 @@ func (r *Record) waits() bool {
 }
 
 // Find returns the attachment of List that key names: URL, socket, device, URI or
-// process id; nil when there is none.
+// process id; nil when there is none. Of several those come last whose process was killed.
 func Find(dir, key string) (*Record, error) {
 	live, err := List(dir)
 	if err != nil || key == "" { // which is the device of whoever has none
 		return nil, err
 	}
+	order := func(r *Record) int {
+		if r.dead() {
+			return 1
+		}
+		return 0
+	}
+	slices.SortStableFunc(live, func(a, b *Record) int { return order(a) - order(b) })
 	for _, r := range live {
 		if key == r.URL || absolute(key) == r.Socket || key == r.Device || key == r.URI || key == r.TCP || key == strconv.Itoa(r.PID) {
 			return r, nil

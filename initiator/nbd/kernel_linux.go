@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -21,6 +22,7 @@ type KernelConfig struct {
 	Connections int           // sockets, each served by its own hardware queue
 	Timeout     time.Duration // the driver gives up a request after; zero: never
 	DeadConn    time.Duration // I/O is held so long when the server dies
+	Mark        string        // by which MarkOf knows the device again; empty: none
 }
 
 // KernelDevice is a connected /dev/nbdN.
@@ -32,6 +34,7 @@ type KernelDevice struct {
 
 	nl     *netlink
 	family uint16
+	mark   string
 }
 
 // ErrNoKernel says that this kernel cannot make block devices out of NBD.
@@ -108,7 +111,7 @@ func ConnectKernel(k KernelConfig) (_ *KernelDevice, err error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &KernelDevice{nl: nl, Index: k.Index}
+	d := &KernelDevice{nl: nl, Index: k.Index, mark: k.Mark}
 	var kernel []int
 	defer func() {
 		for _, fd := range kernel {
@@ -200,10 +203,7 @@ func (d *KernelDevice) WaitReady(timeout time.Duration) error {
 
 // Resize tells the driver a new size.
 func (d *KernelDevice) Resize(size int64) error {
-	m := newMessage(d.family, nbdReconfigure, d.nl.next())
-	m.u32(nbdAttrIndex, uint32(d.Index))
-	m.u64(nbdAttrSize, uint64(size))
-	if err := d.nl.call(m.bytes(), func([]byte) error { return nil }); err != nil {
+	if err := d.nl.call(resizeMessage(d.family, d.nl.next(), d.Index, d.mark, size), func([]byte) error { return nil }); err != nil {
 		return fmt.Errorf("nbd: resize of %s: %w", d.Path, err)
 	}
 	return nil
@@ -212,7 +212,7 @@ func (d *KernelDevice) Resize(size int64) error {
 // FindKernel returns the device at path, /dev/nbdN, which another process has made and whose
 // sockets are not in Conns. Nothing is done to it.
 func FindKernel(path string) (*KernelDevice, error) {
-	d := &KernelDevice{Path: path}
+	d := &KernelDevice{Path: path, mark: MarkOf(path)}
 	if _, err := fmt.Sscanf(path, "/dev/nbd%d", &d.Index); err != nil {
 		return nil, fmt.Errorf("nbd: %s is no NBD device", path)
 	}
@@ -225,6 +225,15 @@ func FindKernel(path string) (*KernelDevice, error) {
 		return nil, err
 	}
 	return d, nil
+}
+
+// MarkOf is the mark of the device at path, /dev/nbdN, while it is connected. It is empty where there is none, and
+// before Linux 5.14.
+func MarkOf(path string) string { return markIn("/sys/block", path) }
+
+func markIn(sys, path string) string {
+	b, _ := os.ReadFile(filepath.Join(sys, filepath.Base(path), "backend"))
+	return strings.TrimSpace(string(b))
 }
 
 // Forget gives up what ConnectKernel or FindKernel has returned; the device stays as it is.

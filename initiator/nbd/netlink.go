@@ -49,6 +49,7 @@ const (
 	nbdAttrFlags    = 5
 	nbdAttrSockets  = 7
 	nbdAttrDeadConn = 8
+	nbdAttrBackend  = 10
 	nbdSockItem     = 1
 	nbdSockFD       = 1
 )
@@ -166,11 +167,25 @@ func connectMessage(family uint16, seq uint32, k *KernelConfig, fds []int) []byt
 	if k.DeadConn > 0 {
 		m.u64(nbdAttrDeadConn, seconds(k.DeadConn))
 	}
+	if k.Mark != "" {
+		m.str(nbdAttrBackend, k.Mark)
+	}
 	m.nest(nbdAttrSockets, func() {
 		for _, fd := range fds {
 			m.nest(nbdSockItem, func() { m.u32(nbdSockFD, uint32(fd)) })
 		}
 	})
+	return m.bytes()
+}
+
+// resizeMessage tells the driver the size of a device. The driver wants to hear the mark of one that has one.
+func resizeMessage(family uint16, seq uint32, index int, mark string, size int64) []byte {
+	m := newMessage(family, nbdReconfigure, seq)
+	m.u32(nbdAttrIndex, uint32(index))
+	m.u64(nbdAttrSize, uint64(size))
+	if mark != "" {
+		m.str(nbdAttrBackend, mark)
+	}
 	return m.bytes()
 }
 

@@ -5,6 +5,8 @@ import (
 	"encoding/hex"
 	"errors"
 	"math"
+	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -19,10 +21,10 @@ func TestConnectMessage(t *testing.T) {
 	if host.Uint16([]byte{1, 0}) != 1 {
 		t.Skip("golden bytes are of a little-endian host")
 	}
-	k := KernelConfig{Index: 3, Size: 1 << 30, BlockSize: 512, Flags: 0x1, Timeout: 90 * time.Second, DeadConn: 5 * time.Second}
+	k := KernelConfig{Index: 3, Size: 1 << 30, BlockSize: 512, Flags: 0x1, Timeout: 90 * time.Second, DeadConn: 5 * time.Second, Mark: "m1"}
 	got := connectMessage(0x1c, 7, &k, []int{9, 10})
 	want := strings.Join([]string{
-		"80000000 1c00 0500 07000000 00000000", // header: 128 bytes, family, request+ack
+		"88000000 1c00 0500 07000000 00000000", // header: 136 bytes, family, request+ack
 		"01 01 0000",                           // CONNECT, version 1
 		"0800 0100 03000000",                   // index
 		"0c00 0200 0000004000000000",           // size
@@ -30,6 +32,7 @@ func TestConnectMessage(t *testing.T) {
 		"0c00 0400 5a00000000000000",           // timeout
 		"0c00 0500 0100000000000000",           // server flags
 		"0c00 0800 0500000000000000",           // dead connection timeout
+		"0700 0a00 6d310000",                   // backend
 		"1c00 0780",                            // sockets
 		"0c00 0180 0800 0100 09000000",
 		"0c00 0180 0800 0100 0a000000",
@@ -44,6 +47,35 @@ func TestConnectMessage(t *testing.T) {
 	}
 	if n := host.Uint32(got); int(n) != len(got) {
 		t.Errorf("length %d of %d", n, len(got))
+	}
+}
+
+// The driver refuses to change a device that has a mark for whoever does not tell it.
+func TestResizeMessage(t *testing.T) {
+	for _, mark := range []string{"", "m1"} {
+		m := resizeMessage(0x1c, 7, 3, mark, 1<<30)[nlHeader+genlHeader:]
+		size, sized := findAttr(m, nbdAttrSize)
+		v, ok := findAttr(m, nbdAttrBackend)
+		if !sized || host.Uint64(size) != 1<<30 || ok != (mark != "") || ok && string(v) != mark+"\x00" {
+			t.Errorf("%q: size % x, mark %q", mark, size, v)
+		}
+	}
+}
+
+// The mark of a device is in sysfs while it is connected.
+func TestMarkOf(t *testing.T) {
+	sys := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(sys, "nbd3"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if m := markIn(sys, "/dev/nbd3"); m != "" {
+		t.Errorf("without a file: %q", m)
+	}
+	if err := os.WriteFile(filepath.Join(sys, "nbd3", "backend"), []byte("m1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if m := markIn(sys, "/dev/nbd3"); m != "m1" {
+		t.Errorf("%q", m)
 	}
 }
 

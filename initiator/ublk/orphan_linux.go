@@ -87,7 +87,7 @@ func (c *controller) remove(dev uint32, part string, patience time.Duration) err
 	}
 	// The driver would wait for whoever has the device open, and nothing could end that.
 	for end := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
-		who := cmp.Or(part, openedBy(path))
+		who := cmp.Or(part, OpenedBy(path))
 		if who == "" {
 			break
 		}
@@ -113,8 +113,8 @@ func partOf(path string) string {
 	return ""
 }
 
-// openedBy names a mount or a process that has a block device or a part of it open, or "".
-func openedBy(path string) string {
+// OpenedBy names a mount or a process that has a block device or a part of it open, or "".
+func OpenedBy(path string) string {
 	mounts, _ := os.ReadFile("/proc/self/mounts")
 	for line := range strings.Lines(string(mounts)) {
 		if f := strings.Fields(line); len(f) > 1 && (f[0] == path || strings.HasPrefix(f[0], path+"p")) {

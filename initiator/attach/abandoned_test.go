@@ -1,0 +1,103 @@
+package attach
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// abandonedNBD has a killed process's record in opt.Dir, of /dev/nbd77, whose driver has that mark as long as it is
+// connected.
+func abandonedNBD(t *testing.T, opt *Options, mark string) (ended *[]string) {
+	was := drivers
+	t.Cleanup(func() { drivers = was })
+	ended = new([]string)
+	drivers.nbdMark = func(path string) string {
+		if path == "/dev/nbd77" && len(*ended) == 0 {
+			return mark
+		}
+		return ""
+	}
+	drivers.endNBD = func(path string) error { *ended = append(*ended, path); return nil }
+	if err := os.MkdirAll(opt.Dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	path := recordPath(opt.Dir, opt.URL)
+	r := `{"url":"` + opt.URL + `","device":"/dev/nbd77","device_mark":"softiser-1","pid":1,"state":"connected","socket":"` + strings.TrimSuffix(path, ".json") + `.sock"}`
+	if err := os.WriteFile(path, []byte(r), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return ended
+}
+
+// The device of a killed process is listed and can be detached; one that is not that process's any more is left alone.
+func TestAbandonedNBD(t *testing.T) {
+	opt := options(t, &fakeLUN{})
+	ended := abandonedNBD(t, &opt, "softiser-1")
+	live, err := List(opt.Dir)
+	if err != nil || len(live) != 1 || live[0].State != StateAbandoned || live[0].Device != "/dev/nbd77" {
+		t.Fatalf("listed %+v, %v", live, err)
+	}
+	if r, err := Detach(t.Context(), opt.Dir, "/dev/nbd77", false); err != nil || r == nil || len(*ended) != 1 {
+		t.Errorf("detached %+v, %v; disconnected %q", r, err, *ended)
+	}
+	if left, _ := filepath.Glob(filepath.Join(opt.Dir, "*")); len(left) > 0 {
+		t.Errorf("left behind: %q", left)
+	}
+
+	other := options(t, &fakeLUN{})
+	ended = abandonedNBD(t, &other, "of somebody else")
+	if live, err := List(other.Dir); err != nil || len(live) != 0 {
+		t.Errorf("listed %+v, %v", live, err)
+	}
+	if r, err := Detach(t.Context(), other.Dir, "/dev/nbd77", true); err != nil || r != nil || len(*ended) != 0 {
+		t.Errorf("detached %+v, %v; disconnected %q", r, err, *ended)
+	}
+}
+
+// Whoever attaches the volume again gets it, and what was left is disconnected, or listed beside it.
+func TestAttachedAfterAbandonedNBD(t *testing.T) {
+	opt := options(t, &fakeLUN{data: make([]byte, 1<<20)})
+	var notices []string
+	opt.OnNotice = func(text string) { notices = append(notices, text) }
+	ended := abandonedNBD(t, &opt, "softiser-1")
+	a, _, err := Attach(t.Context(), opt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(*ended) != 1 || len(notices) != 1 || !strings.Contains(notices[0], "/dev/nbd77") {
+		t.Errorf("disconnected %q, told %q", *ended, notices)
+	}
+	if err := a.undo(); err != nil {
+		t.Fatal(err)
+	}
+
+	ended = abandonedNBD(t, &opt, "softiser-1")
+	end := drivers.endNBD
+	drivers.endNBD = func(string) error { return errors.New("no") }
+	if a, _, err = Attach(t.Context(), opt); err != nil {
+		t.Fatal(err)
+	}
+	drivers.endNBD = end
+	live, err := List(opt.Dir)
+	if err != nil || len(live) != 2 {
+		t.Fatalf("listed %+v, %v", live, err)
+	}
+	if r, err := Find(opt.Dir, opt.URL); err != nil || r == nil || r.dead() {
+		t.Errorf("the URL names %+v, %v", r, err)
+	}
+	if r, err := Detach(t.Context(), opt.Dir, "/dev/nbd77", false); err != nil || r == nil || len(*ended) != 1 {
+		t.Errorf("detached %+v, %v; disconnected %q", r, err, *ended)
+	}
+	if live, err := List(opt.Dir); err != nil || len(live) != 1 || live[0].dead() {
+		t.Errorf("listed %+v, %v", live, err)
+	}
+	if _, err := os.Stat(a.Record.Socket); err != nil {
+		t.Error(err)
+	}
+	if err := a.undo(); err != nil {
+		t.Error(err)
+	}
+}

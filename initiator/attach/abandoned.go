@@ -5,8 +5,10 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"softiser/initiator/nbd"
+	"softiser/initiator/ublk"
 )
 
 // A /dev/nbdN whose process is killed stays connected, to nobody: the driver holds I/O for 30 s, and fails it then. Its
@@ -15,9 +17,12 @@ import (
 
 // drivers is what is asked of the kernel about devices whose process was killed. Tests have their own.
 var drivers = struct {
-	nbdMark func(path string) string
-	endNBD  func(path string) error
-}{nbd.MarkOf, nbd.DisconnectKernel}
+	nbdMark  func(path string) string
+	endNBD   func(path string) error
+	findUblk func(mark uint64) (path string, state ublk.State, err error)
+	endUblk  func(path string, patience time.Duration) error
+	openedBy func(path string) string
+}{nbd.MarkOf, nbd.DisconnectKernel, ublk.Find, ublk.Remove, ublk.OpenedBy}
 
 // dead reports whether List has found that the process of r was killed.
 func (r *Record) dead() bool { return r.State == StateKilled || r.State == StateAbandoned }

@@ -6,6 +6,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
+
+	"softiser/initiator/ublk"
 )
 
 // abandonedNBD has a killed process's record in opt.Dir, of /dev/nbd77, whose driver has that mark as long as it is
@@ -54,6 +57,38 @@ func TestAbandonedNBD(t *testing.T) {
 	}
 	if r, err := Detach(t.Context(), other.Dir, "/dev/nbd77", true); err != nil || r != nil || len(*ended) != 0 {
 		t.Errorf("detached %+v, %v; disconnected %q", r, err, *ended)
+	}
+}
+
+// The I/O of an ublk device whose process was killed fails when it is detached: it is refused where somebody has the
+// device open, and told.
+func TestDetachKilledUblk(t *testing.T) {
+	was := drivers
+	t.Cleanup(func() { drivers = was })
+	dir, url := t.TempDir(), "iser://h/x/0"
+	drivers.findUblk = func(mark uint64) (string, ublk.State, error) {
+		if mark != markOf(dir, url) {
+			return "", ublk.Ended, nil
+		}
+		return "/dev/ublkb77", ublk.Waiting, nil
+	}
+	ended := 0
+	drivers.endUblk = func(string, time.Duration) error { ended++; return nil }
+	drivers.openedBy = func(string) string { return "process 7 (dd)" }
+	for _, force := range []bool{false, true} {
+		if err := os.WriteFile(recordPath(dir, url), []byte(`{"url":"`+url+`","device":"/dev/ublkb77","pid":1}`), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		var out strings.Builder
+		c := &command{force: force, timeout: time.Second, opt: Options{Dir: dir}}
+		err := c.runDetach(t.Context(), &out, "/dev/ublkb77")
+		if force {
+			if err != nil || ended != 1 || !strings.Contains(out.String(), "may be lost") {
+				t.Errorf("forced: %v, ended %d times, told %q", err, ended, out.String())
+			}
+		} else if err == nil || !strings.Contains(err.Error(), "dd") || !strings.Contains(err.Error(), "--force") || ended != 0 {
+			t.Errorf("open: %v, ended %d times", err, ended)
+		}
 	}
 }
 

@@ -100,7 +100,7 @@ func Command(version string, advice func(error) string) *cobra.Command {
 	fs := cmd.Flags()
 	fs.SortFlags = false
 	fs.BoolVar(&c.detach, "detach", false, "end an attachment: write back, disconnect, finish requests, flush")
-	fs.BoolVar(&c.force, "force", false, "with --detach: also a device that is in use, and after --timeout without waiting for the target: what was not flushed is lost")
+	fs.BoolVar(&c.force, "force", false, "with --detach: also a device that is in use, or open where its process was killed, and after --timeout without waiting for the target: what was not flushed is lost")
 	fs.BoolVar(&c.upgrade, "upgrade", false, "replace the process of an attachment by a new one, which goes on with what is open")
 	fs.StringVar(&c.binary, "binary", "", "with --upgrade: the program to start (default: that of the running process, as it is now under its name)")
 	fs.DurationVar(&c.patience, "patience", 0, "with --upgrade: so long may requests, and then the sessions to the target, take to come to rest; up to 1m (default 2s)")
@@ -501,6 +501,8 @@ func (c *command) runDetach(ctx context.Context, out io.Writer, key string) erro
 			return err
 		}
 		fmt.Fprintf(out, "%s is not attached; attached in %s: %s\n", key, c.opt.Dir, urlsOf(live))
+	case r.dead():
+		fmt.Fprintf(out, "%s is detached; %s\n", r.URL, r.Reason)
 	default:
 		fmt.Fprintf(out, "%s is detached\n", r.URL)
 	}

@@ -10,8 +10,6 @@ import (
 	"strings"
 	"syscall"
 	"time"
-
-	"softiser/initiator/ublk"
 )
 
 // Detach ends the attachment that key names and waits until it is gone. It
@@ -19,18 +17,20 @@ import (
 // is mounted, used for swap or held by another device is not detached. With
 // force it is, and a process that has not finished when ctx ends is killed: what
 // had not been flushed is lost. The error of a process that has ended says what went wrong then.
+// The I/O of a device whose process was killed fails with it, so that without force nobody may have that open,
+// either; Record.Reason tells of it. How much waits no driver says.
 func Detach(ctx context.Context, dir, key string, force bool) (*Record, error) {
 	r, err := Find(dir, key)
 	if err != nil || r == nil {
 		return nil, err
 	}
+	if r.dead() {
+		return r, r.detachDead(force)
+	}
 	if r.Device != "" && !force {
 		if why := inUse(r.Device); why != "" {
 			return r, fmt.Errorf("%s is in use: %s", r.Device, why)
 		}
-	}
-	if r.dead() {
-		return r, r.removeDevice()
 	}
 	last, err := os.Open(r.path) // the process removes it when it has ended
 	if err == nil {
@@ -65,6 +65,20 @@ func Detach(ctx context.Context, dir, key string, force bool) (*Record, error) {
 	return r, nil
 }
 
+// detachDead ends the device of a process that was killed, and so the I/O that waits for another one.
+func (r *Record) detachDead(force bool) error {
+	if !force {
+		if why := usedBy(r.Device); why != "" {
+			return fmt.Errorf("%s is in use: %s; as its process was killed, I/O that waits there would fail, and what has not been flushed would be lost: the same attach takes an ublk device again, and --force ends any", r.Device, why)
+		}
+	}
+	if err := r.removeDevice(); err != nil {
+		return err
+	}
+	r.Reason = "its process had been killed: I/O that waited has failed, and what had been written to " + r.Device + " since the last flush may be lost"
+	return nil
+}
+
 // killGrace is how long a killed process may take to disappear: the kernel first
 // closes what it has open.
 const killGrace = 10 * time.Second
@@ -91,7 +105,7 @@ func (r *Record) removeDevice() error {
 	case r.Device == "":
 		return nil
 	case strings.HasPrefix(r.Device, string(deviceUblk)):
-		err := ublk.Remove(r.Device, killGrace)
+		err := drivers.endUblk(r.Device, killGrace)
 		r.clean()
 		return err
 	}
@@ -112,7 +126,7 @@ func usedBy(dev string) string {
 	if why := inUse(dev); why != "" {
 		return why
 	}
-	if who := ublk.OpenedBy(dev); who != "" {
+	if who := drivers.openedBy(dev); who != "" {
 		return who + " has it open"
 	}
 	return ""

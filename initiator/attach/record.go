@@ -270,7 +270,7 @@ func (r *Record) waits() bool {
 	if !strings.HasPrefix(r.Device, string(deviceUblk)) {
 		return false
 	}
-	left, state, err := ublk.Find(markOf(filepath.Dir(r.path), r.URL))
+	left, state, err := drivers.findUblk(markOf(filepath.Dir(r.path), r.URL))
 	if err != nil || left != r.Device || state == ublk.Ended {
 		return false
 	}

@@ -15,6 +15,7 @@ var toolCases = []Case{
 	{Name: "attach/nbd", Expect: "/dev/nbd0 in the guest: mkfs, mount, fio verify, detach", Run: attachNBD},
 	{Name: "attach/nbd-held", Expect: "SIGTERM while /dev/nbd0 is held open with dirty pages: they are written", Run: attachHeld},
 	{Name: "attach/nbd-restart", Expect: "the target killed and restarted under I/O on /dev/nbd0", Run: attachRestart},
+	{Name: "attach/nbd-abandoned", Expect: "iser-initiator killed: --list tells of /dev/nbd0, --detach ends it, and so does the next attach", Run: attachAbandoned},
 	{Name: "attach/nbd-upgrade", Expect: "ten upgrades of iser-initiator under I/O on /dev/nbd0: no error, data verified", Run: attachUpgrade},
 }
 
@@ -106,6 +107,26 @@ grep -q "^Dirty: *[1-9][0-9][0-9][0-9]" /proc/meminfo || die nothing is dirty
 kill $a; wait $a || { cat /tmp/attach.log; die detach; }; exec 7>&-; cat /tmp/attach.log
 /host/iser-initiator verify iscsi://$HOST:%[1]d/%[2]s/0 /tmp/held || die lost`, t.Port, ramIQN)
 	return "all that was in the page cache is on the volume", err
+}
+
+// attachAbandoned kills what serves the device, unused, used, and resized by a successor before.
+func attachAbandoned(_ context.Context, e *Env) (string, error) {
+	t, err := e.Target(fileTarget("64MiB"))
+	if err != nil {
+		return "", err
+	}
+	_, err = e.In(attachGuest+`a=$!; u=iser://$HOST:%[1]d/%[2]s/0; i=/host/iser-initiator
+$i attach --upgrade /dev/nbd0 || { cat /tmp/attach.log; die upgrade; }
+p=$($i attach --list | awk '$2 == "/dev/nbd0" { print $1 }'); kill -9 $p; sleep 1
+$i attach --list | tee /tmp/list; grep -q "/dev/nbd0 .*abandoned" /tmp/list || die list
+$i attach --detach /dev/nbd0 || die detach; [ ! -e /sys/block/nbd0/pid ] || die connected; [ -z "$($i attach --list)" ] || die listed
+$i attach --daemon --device /dev/nbd0 $u || die attach; p=$($i attach --list | awk '$2 == "/dev/nbd0" { print $1 }'); kill -9 $p; sleep 1
+$i attach --daemon --device /dev/nbd0 $u || die again; p=$($i attach --list | awk '$2 == "/dev/nbd0" { print $1 }')
+exec 7</dev/nbd0; kill -9 $p; sleep 1
+$i attach --daemon --device auto $u || die beside; $i attach --list | tee /tmp/list; grep -q "/dev/nbd0 .*abandoned" /tmp/list && grep -q "/dev/nbd1 .*connected" /tmp/list || die lists
+$i attach --detach $u || die live; $i attach --list | tee /tmp/list; grep -q "/dev/nbd1" /tmp/list && die nbd1
+$i attach --detach /dev/nbd0 --force || die forced; exec 7<&-; [ -z "$($i attach --list)" ] || die left`, t.Port, ramIQN)
+	return "listed, ended, attached again", err
 }
 
 func attachRestart(_ context.Context, e *Env) (string, error) {

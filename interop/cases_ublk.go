@@ -159,7 +159,8 @@ func attachUblkAbandoned(_ context.Context, e *Env) (string, error) {
 sleep 1; kill -0 $w || die the write does not wait
 /host/iser-initiator attach --list | tee /tmp/list; grep -q killed /tmp/list || die list
 /host/iser-initiator attach iser://$HOST:%[1]d/%[2]s/0 --device none >/tmp/none 2>&1 && die attached beside it; cat /tmp/none; grep -q "whose process was killed" /tmp/none || die reason
-/host/iser-initiator attach --detach /dev/ublkb0 || die detach; wait $w && die written; cat /tmp/dd.log
+/host/iser-initiator attach --detach /dev/ublkb0 >/tmp/open 2>&1 && die detached under a write; cat /tmp/open; grep -q -- --force /tmp/open || die reason
+/host/iser-initiator attach --detach /dev/ublkb0 --force || die detach; wait $w && die written; cat /tmp/dd.log
 [ -z "$(/host/iser-initiator attach --list)" ] || die listed
 `+ublkGone, t.Port, ramIQN)
 	return "listed, ended", err

@@ -1,12 +1,14 @@
 package attach
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"time"
 
+	"softiser/initiator/blockio"
 	"softiser/initiator/nbd"
 	"softiser/initiator/ublk"
 )
@@ -21,8 +23,9 @@ var drivers = struct {
 	endNBD   func(path string) error
 	findUblk func(mark uint64) (path string, state ublk.State, err error)
 	endUblk  func(path string, patience time.Duration) error
+	recovery func(ctx context.Context, path string, lun ublk.LUN, client *blockio.Flusher, readOnly bool) (*ublk.Device, error)
 	openedBy func(path string) string
-}{nbd.MarkOf, nbd.DisconnectKernel, ublk.Find, ublk.Remove, ublk.OpenedBy}
+}{nbd.MarkOf, nbd.DisconnectKernel, ublk.Find, ublk.Remove, ublk.Recover, ublk.OpenedBy}
 
 // dead reports whether List has found that the process of r was killed.
 func (r *Record) dead() bool { return r.State == StateKilled || r.State == StateAbandoned }

@@ -1,6 +1,7 @@
 package attach
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -8,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"softiser/initiator/blockio"
 	"softiser/initiator/ublk"
 )
 
@@ -89,6 +91,37 @@ func TestDetachKilledUblk(t *testing.T) {
 		} else if err == nil || !strings.Contains(err.Error(), "dd") || !strings.Contains(err.Error(), "--force") || ended != 0 {
 			t.Errorf("open: %v, ended %d times", err, ended)
 		}
+	}
+}
+
+// An attach that is interrupted while it takes over an ublk device ends, and leaves the device to the next one.
+func TestRecoveryInterrupted(t *testing.T) {
+	was := drivers
+	t.Cleanup(func() { drivers = was })
+	l := &fakeLUN{data: make([]byte, 1<<20)}
+	opt := options(t, l)
+	opt.Device = "ublk"
+	drivers.findUblk = func(uint64) (string, ublk.State, error) { return "/dev/ublkb77", ublk.Waiting, nil }
+	drivers.endUblk = func(string, time.Duration) error { t.Error("the device was ended"); return nil }
+	ctx, cancel := context.WithCancel(t.Context())
+	drivers.recovery = func(ctx context.Context, _ string, _ ublk.LUN, _ *blockio.Flusher, _ bool) (*ublk.Device, error) {
+		cancel()
+		return nil, ctx.Err()
+	}
+	if err := os.MkdirAll(opt.Dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(recordPath(opt.Dir, opt.URL), []byte(`{"url":"`+opt.URL+`","device":"/dev/ublkb77","pid":1}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := Attach(ctx, opt); !errors.Is(err, context.Canceled) {
+		t.Errorf("attach: %v", err)
+	}
+	if _, closed := l.counts(); closed != 1 {
+		t.Errorf("the volume was closed %d times", closed)
+	}
+	if live, err := List(opt.Dir); err != nil || len(live) != 1 || live[0].State != StateKilled {
+		t.Errorf("listed %+v, %v", live, err)
 	}
 }
 

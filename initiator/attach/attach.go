@@ -167,7 +167,7 @@ func Attach(ctx context.Context, opt Options) (_ *Attachment, held *Record, err 
 	if err := a.listen(path); err != nil {
 		return nil, nil, err
 	}
-	if err := a.makeDevice(); err != nil {
+	if err := a.makeDevice(ctx); err != nil {
 		return nil, nil, err
 	}
 	if err := a.giving.listen(controlPath(path)); err != nil {
@@ -393,13 +393,13 @@ func listenLoopback(addr string) (net.Listener, error) {
 }
 
 // makeDevice makes the kernel device that Options.Device wants.
-func (a *Attachment) makeDevice() error {
+func (a *Attachment) makeDevice(ctx context.Context) error {
 	kind, index, err := parseDevice(a.opt.Device)
 	switch {
 	case err != nil:
 		return err
 	case kind == deviceUblk:
-		return a.makeUblk(index)
+		return a.makeUblk(ctx, index)
 	}
 	if err := a.checkLeft(); err != nil {
 		return err

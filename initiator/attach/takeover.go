@@ -13,7 +13,6 @@ import (
 
 	"softiser/initiator/blockio"
 	"softiser/initiator/nbd"
-	"softiser/initiator/ublk"
 	"softiser/internal/handover"
 )
 
@@ -52,7 +51,7 @@ func TakeOver(ctx context.Context, opt Options, program string) (_ *Attachment, 
 		t.discard()
 		return nil, fmt.Errorf("--takeover: %w", err)
 	}
-	if err := t.begin(path); err != nil {
+	if err := t.begin(ctx, path); err != nil {
 		return nil, errors.Join(err, t.a.undo())
 	}
 	return t.a, nil
@@ -166,7 +165,7 @@ func (t *taking) discard() {
 }
 
 // begin goes on with what has been taken over.
-func (t *taking) begin(path string) (err error) {
+func (t *taking) begin(ctx context.Context, path string) (err error) {
 	a, r := t.a, &t.offer.Record
 	a.Record, a.protected = *r, r.ReadOnly
 	a.Record.path, a.Record.PID, a.Record.Taken, a.Record.Recovered = path, os.Getpid(), time.Now().Truncate(time.Second), false
@@ -193,7 +192,7 @@ func (t *taking) begin(path string) (err error) {
 	if kindOf(r.Device) == deviceUblk {
 		<-t.vol.gone // the driver gives the device to nobody before
 		size := a.lun.Info().Size
-		d, err := ublk.Recover(context.Background(), r.Device, a.lun, a.client, false) // parseState has compared that
+		d, err := drivers.recovery(ctx, r.Device, a.lun, a.client, false) // parseState has compared that
 		if err != nil {
 			_ = t.ln.Close()
 			return err

@@ -43,7 +43,7 @@ func identity(dir, url string) [sha256.Size]byte {
 // checkLeft refuses the volume while a device of it waits for a process: writes that are under
 // way there would come after those of other users.
 func (a *Attachment) checkLeft() error {
-	left, state, err := ublk.Find(markOf(a.opt.Dir, a.opt.URL))
+	left, state, err := drivers.findUblk(markOf(a.opt.Dir, a.opt.URL))
 	if err != nil || left == "" || state == ublk.Ended {
 		return nil // without a driver, or the right to use it, there is none of ours
 	}
@@ -52,14 +52,14 @@ func (a *Attachment) checkLeft() error {
 
 // makeUblk makes /dev/ublkbN, or takes over the one that an attachment of the volume has
 // left whose process was killed.
-func (a *Attachment) makeUblk(index int) error {
+func (a *Attachment) makeUblk(ctx context.Context, index int) error {
 	mark := markOf(a.opt.Dir, a.opt.URL)
-	left, state, err := ublk.Find(mark)
+	left, state, err := drivers.findUblk(mark)
 	if err != nil {
 		return err
 	}
 	if left != "" && state == ublk.Ended { // nothing to take over but its number
-		if err := ublk.Remove(left, a.opt.FinishTimeout); err != nil {
+		if err := drivers.endUblk(left, a.opt.FinishTimeout); err != nil {
 			return err
 		}
 		left = ""
@@ -71,7 +71,7 @@ func (a *Attachment) makeUblk(index int) error {
 		if wanted := fmt.Sprintf("%s%d", deviceUblk, index); index >= 0 && wanted != left {
 			return fmt.Errorf("--device %s: the volume is behind %s, whose process was killed: attach that, or end it with --detach", wanted, left)
 		}
-		d, err = ublk.Recover(context.Background(), left, a.lun, a.client, a.opt.ReadOnly)
+		d, err = drivers.recovery(ctx, left, a.lun, a.client, a.opt.ReadOnly)
 	} else {
 		d, err = ublk.Add(ublk.Config{
 			Index: index, LUN: a.lun, Client: a.client, ReadOnly: a.opt.ReadOnly, Queues: max(a.opt.Connections, 1),

@@ -158,7 +158,8 @@ func (d *Device) start(p *params) error {
 }
 
 // Recover takes over the device at path, whose server is gone, and serves it until Close.
-// Requests that were under way come once more. client and readOnly are as in Config: the driver
+// Requests that were under way come once more. It is recovered whole, however long that takes, or, if ctx ends before that
+// has begun, not at all: a device that is half recovered nobody can take. client and readOnly are as in Config: the driver
 // does not change the latter any more.
 func Recover(ctx context.Context, path string, lun LUN, client *blockio.Flusher, readOnly bool) (*Device, error) {
 	dev, err := number(path, blockPath)
@@ -204,20 +205,28 @@ func (d *Device) takeOver(ctx context.Context, path string, readOnly bool) (err 
 	if err := fits(path, "/sys/block/"+filepath.Base(path), d.lun.Info(), readOnly); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, quiesceLimit)
-	defer cancel()
-	for {
-		err := d.ctl.do(cmdStartRecovery, d.dev, 0, nil)
-		if err == nil {
-			return nil
+	err = startRecovery(ctx, func() error { return d.ctl.do(cmdStartRecovery, d.dev, 0, nil) })
+	if errors.Is(err, syscall.EBUSY) {
+		return fmt.Errorf("ublk: recover %s: the driver holds that process %d serves it: %w", path, d.info.pid, err)
+	}
+	if err != nil {
+		return fmt.Errorf("ublk: recover %s: %w", path, err)
+	}
+	return nil
+}
+
+// startRecovery has start begin, once the driver has seen that the server is gone. When ctx ends before, it has not begun.
+func startRecovery(ctx context.Context, start func() error) error {
+	for end := time.Now().Add(quiesceLimit); ; {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
 		}
-		if !errors.Is(err, syscall.EBUSY) {
-			return fmt.Errorf("ublk: recover %s: %w", path, err)
+		if err := start(); !errors.Is(err, syscall.EBUSY) || time.Now().After(end) {
+			return err
 		}
-		select { // the driver has not seen yet that its server is gone
+		select {
 		case <-time.After(50 * time.Millisecond):
 		case <-ctx.Done():
-			return fmt.Errorf("ublk: recover %s: the driver holds that process %d serves it: %w", path, d.info.pid, err)
 		}
 	}
 }

@@ -1,10 +1,15 @@
 package ublk
 
 import (
+	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"softiser/blockdev"
 )
@@ -37,4 +42,28 @@ func TestFits(t *testing.T) {
 			t.Errorf("%+v: %v", tc, err)
 		}
 	}
+}
+
+// Whoever is interrupted while the driver has not seen yet that a server is gone does not begin with the device.
+func TestRecoveryInterrupted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		asked, limit := 0, 3
+		start := func() error {
+			if asked++; asked == limit {
+				cancel()
+			}
+			return syscall.EBUSY
+		}
+		if err := startRecovery(ctx, start); !errors.Is(err, context.Canceled) || asked != limit {
+			t.Errorf("interrupted: %v, asked %d times", err, asked)
+		}
+		if err := startRecovery(ctx, start); !errors.Is(err, context.Canceled) || asked != limit {
+			t.Errorf("interrupted before: %v, asked %d times", err, asked)
+		}
+		begun := time.Now()
+		if err := startRecovery(t.Context(), func() error { return syscall.EBUSY }); !errors.Is(err, syscall.EBUSY) || time.Since(begun) < quiesceLimit {
+			t.Errorf("nobody saw it: %v after %v", err, time.Since(begun))
+		}
+	})
 }

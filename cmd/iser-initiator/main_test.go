@@ -318,7 +318,7 @@ func TestEndlessInput(t *testing.T) {
 func TestUsageEverywhere(t *testing.T) {
 	const url = "iser://127.0.0.1:1/" + testIQN + "/0"
 	for _, line := range [][]string{
-		{"attach"}, {"attach", url, "--connections=0"}, {"attach", "nonsense"}, {"attach", url, "--crc=maybe"},
+		{"attach"}, {"attach", url, "--connections=0"}, {"attach", url, "--timeout=-1s"}, {"attach", "nonsense"}, {"attach", url, "--crc=maybe"},
 		{"bench", url, "--output-format=xml"}, {"bench", url, "--runtime=abc"}, {"bench", url, "/no/such/file.fio"}, {"bench", url, "--no-such"},
 		{"rdma", "rping"}, {"rdma", "rping", "-c", "-S", "1"}, {"rdma", "ucmatose", "-C", "-1"}, {"rdma", "write-bw", "-s", "-5", "127.0.0.1"},
 		{"rdma", "write-bw", "--crc=maybe", "127.0.0.1"}, {"rdma", "write-lat", "--busy-poll=50", "127.0.0.1"}, {"rdma", "ibv_devinfo"},

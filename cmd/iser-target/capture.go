@@ -89,6 +89,9 @@ tshark takes port 3260 for iSCSI: -d tcp.port==3260,nvme-tcp for NVMe/TCP.`,
 func (f *captureFlags) request(cmd *cobra.Command, st func() (target.Status, error)) (q admin.CaptureRequest, err error) {
 	q = admin.CaptureRequest{Connections: sockio.MaxTapped, Bytes: int64(f.bytes), Time: f.time}
 	is := cmd.Flags().Changed
+	if err := f.check(is("connections")); err != nil {
+		return q, err
+	}
 	switch {
 	case is("next"):
 		q.Connections, q.Next = 1, true
@@ -113,6 +116,21 @@ func (f *captureFlags) request(cmd *cobra.Command, st func() (target.Status, err
 		q.Connections = f.most
 	}
 	return q, err
+}
+
+// check refuses what no target would take; most reports whether the number of connections is said.
+func (f *captureFlags) check(most bool) error {
+	switch {
+	case f.write == "":
+		return usage.Errorf("-w is empty; name a file, or - for standard output")
+	case most && (f.most < 1 || f.most > sockio.MaxTapped):
+		return usage.Errorf("--connections %d: 1 to %d are possible", f.most, sockio.MaxTapped)
+	case f.bytes < 1 || f.bytes > admin.MaxCaptureBytes:
+		return usage.Errorf("--bytes %d: 1 byte to 64 GiB are possible", f.bytes)
+	case f.time <= 0 || f.time > admin.MaxCaptureTime:
+		return usage.Errorf("--time %v: a capture ends within %v", f.time, admin.MaxCaptureTime)
+	}
+	return nil
 }
 
 // connections are those of a session, or of a controller.

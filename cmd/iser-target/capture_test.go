@@ -305,9 +305,10 @@ func TestCaptureErrors(t *testing.T) {
 		{"portal", exitUsage, []string{"-w", f, "--next", "localhost"}},
 		{"no portal listens on port 1;", exitFailure, []string{"-w", f, "--next", ":1"}},
 		{"an address is needed", exitUsage, []string{"-w", f, "--peer", "somebody:1"}},
-		{"1 to 64", exitFailure, []string{"-w", f, "--peer", "127.0.0.1", "--connections", "65"}},
-		{"ends within", exitFailure, []string{"-w", f, "--peer", "127.0.0.1", "--time", "0s"}},
-		{"1 byte to 64 GiB", exitFailure, []string{"-w", f, "--peer", "127.0.0.1", "--bytes", "0"}},
+		{"-w is empty", exitUsage, []string{"-w", "", "--peer", "127.0.0.1"}},
+		{"1 to 64", exitUsage, []string{"-w", f, "--peer", "127.0.0.1", "--connections", "65"}},
+		{"ends within", exitUsage, []string{"-w", f, "--peer", "127.0.0.1", "--time", "0s"}},
+		{"1 byte to 64 GiB", exitUsage, []string{"-w", f, "--peer", "127.0.0.1", "--bytes", "0"}},
 		{"there exists; remove it, or name another file", exitFailure, []string{"-w", there, "--peer", "127.0.0.1"}},
 		{"nothing has been sent or received", exitFailure, []string{"-w", f, "--peer", "192.0.2.1", "--time", "10ms"}},
 	} {

@@ -15,6 +15,7 @@ import (
 
 	"softiser/config"
 	"softiser/internal/doctor"
+	"softiser/internal/usage"
 	"softiser/target"
 	"softiser/target/registry"
 )
@@ -58,6 +59,11 @@ addresses and serial numbers are in it.`,
   iser-target doctor --config iser-target.yaml --json | jq '.[] | select(.level == "error")'`,
 		Args: exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if packed := cmd.Flags().Changed("bundle"); packed && bundle == "" {
+				return usage.Errorf("--bundle is empty; name the file that is to be made")
+			} else if log != "" && !packed {
+				return usage.Errorf("--log goes with --bundle")
+			}
 			findings := p.examine(cmd.Context())
 			if err := tellFindings(cmd, findings, asJSON); err != nil {
 				return err

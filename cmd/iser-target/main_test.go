@@ -315,6 +315,11 @@ func TestUsageIsTwo(t *testing.T) {
 		{"promote", ""},
 		{"reload", "now"},
 		{"completion", "tcsh"},
+		{"doctor", "--bundle", ""},
+		{"doctor", "--log", "x"},
+		{"capture", "-w", "x", "--next", ":3260", "--time", "-1s"},
+		{"capture", "-w", "x", "--next", ":3260", "--bytes", "0"},
+		{"capture", "-w", "x", "--next", ":3260", "--connections", "65"},
 		{"help", "nothing"},
 	} {
 		if code, out := command(t, args...); code != exitUsage || out == "" {

@@ -147,6 +147,8 @@ func (c *command) run(cmd *cobra.Command, args []string) error {
 		return usage.Errorf("--binary goes with --upgrade")
 	case c.patience != 0 && !c.upgrade:
 		return usage.Errorf("--patience goes with --upgrade")
+	case c.timeout < 0:
+		return usage.Errorf("--timeout %v is negative", c.timeout)
 	case c.patience < 0 || c.patience > maxPatience:
 		return usage.Errorf("--patience %v: up to %v are possible", c.patience, maxPatience)
 	case c.log != "" && !c.daemon && !c.take: // a process that has been started with both before that was refused can be replaced

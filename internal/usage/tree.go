@@ -25,7 +25,10 @@ func Tree(root *cobra.Command) {
 			c.Args = topic
 		case c.HasSubCommands() && !c.Runnable():
 			c.Args, c.RunE = cobra.ArbitraryArgs, group
-		case check != nil:
+		default:
+			if check == nil {
+				check = cobra.ArbitraryArgs
+			}
 			c.Args = func(c *cobra.Command, args []string) error {
 				if i := slices.Index(args, ""); i >= 0 { // a variable that a script has not set
 					return Errorf("argument %d is empty: %s", i+1, c.UseLine())

@@ -35,8 +35,8 @@ type Captured = capture.Result
 
 // Bounds of a CaptureRequest.
 const (
-	maxCaptureBytes = 64 << 30
-	maxCaptureTime  = 24 * time.Hour
+	MaxCaptureBytes = 64 << 30
+	MaxCaptureTime  = 24 * time.Hour
 )
 
 // request is q as the capture understands it, with its bounds checked.
@@ -45,10 +45,10 @@ func (q *CaptureRequest) request() (r capture.Request, err error) {
 	switch {
 	case q.Connections < 1 || q.Connections > sockio.MaxTapped:
 		return r, fmt.Errorf("%d connections; a capture has 1 to %d", q.Connections, sockio.MaxTapped)
-	case q.Bytes < 1 || q.Bytes > maxCaptureBytes:
+	case q.Bytes < 1 || q.Bytes > MaxCaptureBytes:
 		return r, fmt.Errorf("%d bytes; a capture ends after 1 byte to 64 GiB", q.Bytes)
-	case q.Time <= 0 || q.Time > maxCaptureTime:
-		return r, fmt.Errorf("%v; a capture ends within %v", q.Time, maxCaptureTime)
+	case q.Time <= 0 || q.Time > MaxCaptureTime:
+		return r, fmt.Errorf("%v; a capture ends within %v", q.Time, MaxCaptureTime)
 	case !q.Next && len(q.Peers) == 0:
 		return r, errors.New("a capture needs peers, or the next connection")
 	}

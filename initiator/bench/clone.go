@@ -127,12 +127,17 @@ func (j *Job) openLedger(base, unit, size int64) (*Ledger, error) {
 	return openLedger(path, j.Seed, base, unit, blocks, j.VerifyOnly || !j.writes())
 }
 
+// buffer is how long that of one slot is.
+func (j *Job) buffer() int64 {
+	page := syscall.Getpagesize()
+	return int64((j.maxBS() + page - 1) / page * page)
+}
+
 // makeSlots allots the slots of a clone and their buffers, page-aligned and in one
 // piece, and fills these with what is to be written.
 func (c *clone) makeSlots() (err error) {
 	j := c.job
-	page := syscall.Getpagesize()
-	each := (j.maxBS() + page - 1) / page * page
+	each := int(j.buffer())
 	if c.mem, err = alignedMemory(each * j.IODepth); err != nil {
 		return err
 	}

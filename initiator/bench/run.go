@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -280,6 +281,9 @@ func openAll(ctx context.Context, jobs []*Job, cfg Config) (luns [][]LUN, closeA
 		}
 		return err
 	}
+	if err == nil {
+		err = afford(jobs, len(wants), descriptorsLeft(), memoryMiB()<<20)
+	}
 	if err != nil {
 		return nil, closeAll, err
 	}
@@ -292,6 +296,9 @@ func openAll(ctx context.Context, jobs []*Job, cfg Config) (luns [][]LUN, closeA
 			defer func() { <-gate }()
 			o := OpenOptions{Depth: w.job.IODepth * len(w.dst), MaxIO: w.job.maxBS(), BusyPoll: w.job.BusyPoll}
 			l, err := cfg.Open(ctx, w.url, o)
+			if errors.Is(err, syscall.EMFILE) {
+				err = fmt.Errorf("%w: %d sessions, each with at least a connection for every one of --nr-sessions, --nr-queues and its paths, need more descriptors than ulimit -n allows", err, len(wants))
+			}
 			if err != nil {
 				errs[i] = fmt.Errorf("job %s: %w", w.job.Name, err)
 				return

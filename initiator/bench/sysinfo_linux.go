@@ -2,17 +2,28 @@ package bench
 
 import (
 	"fmt"
+	"os"
 	"syscall"
 	"time"
 )
 
-// memoryMiB returns the machine's memory.
+// memoryMiB returns the machine's memory; 0: it is not known.
 func memoryMiB() int64 {
 	var si syscall.Sysinfo_t
 	if syscall.Sysinfo(&si) != nil {
 		return 0
 	}
 	return int64(si.Totalram) * int64(si.Unit) >> 20
+}
+
+// descriptorsLeft is how many more this process may have; -1: that is not known.
+func descriptorsLeft() int {
+	var l syscall.Rlimit
+	open, err := os.ReadDir("/proc/self/fd")
+	if err != nil || syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l) != nil {
+		return -1
+	}
+	return max(int(min(l.Cur, 1<<30))-len(open), 0)
 }
 
 // rusage is what the process has consumed so far.

@@ -9,15 +9,16 @@ import (
 // check refuses values that package initiator takes for "the default": who gives them means something else.
 func (o *Options) check() error {
 	for _, n := range []struct {
-		name string
-		v    int64
-		want string
+		name   string
+		v      int64
+		lo, hi int64 // of the two configurations
+		want   string
 	}{
-		{"nr-sessions", int64(o.Sessions), "at least 1"}, {"queue-depth", int64(o.QueueDepth), "at least 1"},
-		{"max-transfer", o.MaxTransfer, "at least 4KiB"}, {"first-burst", o.FirstBurst, "at least 512"},
-		{"max-burst", o.MaxBurst, "at least 512"}, {"max-recv-data", o.MaxRecv, "at least 512"},
+		{"nr-sessions", int64(o.Sessions), 1, 64, "1 to 64"}, {"queue-depth", int64(o.QueueDepth), 1, 4096, "1 to 4096"},
+		{"max-transfer", o.MaxTransfer, 4096, 1 << 30, "4KiB to 1GiB"}, {"first-burst", o.FirstBurst, 512, 1<<24 - 1, "512 to 16777215"},
+		{"max-burst", o.MaxBurst, 512, 1<<24 - 1, "512 to 16777215"}, {"max-recv-data", o.MaxRecv, 512, 1<<24 - 1, "512 to 16777215"},
 	} {
-		if n.v < 1 {
+		if n.v < n.lo || n.v > n.hi {
 			return fmt.Errorf("--%s %d: want %s", n.name, n.v, n.want)
 		}
 	}

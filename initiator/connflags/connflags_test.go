@@ -48,7 +48,9 @@ func TestSecret(t *testing.T) {
 func TestMeaninglessValues(t *testing.T) {
 	const lun, ns = "iscsi://h/iqn.2026-11.softiser:a/0", "nvme+tcp://h/nqn.2026-11.softiser:a/1"
 	for _, c := range []struct{ url, flag, want string }{
-		{lun, "--nr-sessions=0", "want at least 1"}, {lun, "--queue-depth=0", "want at least 1"}, {ns, "--queue-depth=-1", "want at least 1"},
+		{lun, "--nr-sessions=0", "want 1 to 64"}, {lun, "--queue-depth=0", "want 1 to"}, {ns, "--queue-depth=-1", "want 1 to"},
+		{lun, "--nr-sessions=100000", "--nr-sessions 100000: want 1 to 64"}, {lun, "--queue-depth=4097", "--queue-depth 4097: want 1 to 4096"},
+		{lun, "--max-transfer=2GiB", "--max-transfer"}, {lun, "--max-burst=16MiB", "--max-burst"}, {lun, "--max-burst=16777215", ""}, {ns, "--queue-depth=4096", ""},
 		{lun, "--max-transfer=0", "4KiB"}, {lun, "--first-burst=0", "512"}, {lun, "--max-burst=0", "512"}, {lun, "--max-recv-data=0", "512"},
 		{lun, "--login-timeout=-1s", "above 0"}, {ns, "--login-timeout=0", "above 0"}, {lun, "--noop-timeout=0", "above 0"}, {lun, "--silence-ping=0", "above 0"},
 		{ns, "--command-timeout=0", "-1s for never"}, {lun, "--noop-interval=0", "-1s for never"}, {lun, "--silence-probe=0", "-1s for never"},

@@ -22,7 +22,8 @@ import (
 // data_digest (none, crc32c, or a list), auth (md5, sha1, sha-256, sha3-256, or
 // a list), noauth, iser; for iscsi:// in TLS: tls, tls_ca, tls_cert, tls_key (files), tls_name
 // (in the target's certificate). A secret that contains @ / % or ? is written with
-// %XX escapes. IPv6 addresses, and nothing else, stand in brackets. The fields that a URL does not
+// %XX escapes. IPv6 addresses, and nothing else, stand in brackets; one that is local to a link has its interface behind
+// it, as [fe80::1%eth0] or [fe80::1%25eth0] (RFC 6874). The fields that a URL does not
 // speak of are left at their zero values. Errors never quote the secret.
 func ParseURL(s string) (Config, error) {
 	c, path, err := parseURL(s)

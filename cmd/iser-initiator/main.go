@@ -67,6 +67,9 @@ A volume is named by a URL as libiscsi writes it:
   nvme+rdma://…                                            NVMe over RDMA (iWARP)
   nvme+roce://…                                            NVMe over RDMA (RoCE v2)
 
+A host is a name or an address; one of IPv6 stands in brackets, with its interface if it begins
+with fe80: [fe80::1%eth0], or [fe80::1%25eth0] as RFC 6874 has it.
+
 Options after "?", of iSCSI: target_user, target_password (mutual CHAP), header_digest,
 data_digest (none, crc32c), auth (md5, sha1, sha-256, sha3-256), noauth.
 Secrets are better kept in a file or in the environment: see --chap-secret-file.

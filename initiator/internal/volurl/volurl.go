@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"net/url"
 	"strconv"
 	"strings"
 )
@@ -31,14 +32,22 @@ func HostPort(hp, port string) (string, error) {
 			return "", fmt.Errorf("host %q: want :port after the bracket", hp)
 		}
 		// RFC 3986 §3.2.2: in brackets stands no IPv4 address and no name.
-		switch ip, _, _ := strings.Cut(inside, "%"); {
+		ip, zone, zoned := strings.Cut(inside, "%")
+		switch {
 		case inside == "":
 		case !strings.Contains(ip, ":"):
 			return "", fmt.Errorf("host %q: brackets are for IPv6 addresses: write %s%s", hp, inside, tail)
 		case net.ParseIP(ip) == nil:
 			return "", fmt.Errorf("host %q: what stands in brackets is not an IPv6 address", hp)
 		}
-		if host = inside; tail != "" {
+		if host = inside; zoned {
+			var err error
+			if zone, err = interfaceOf(zone); err != nil {
+				return "", fmt.Errorf("host %q: %w", hp, err)
+			}
+			host = ip + "%" + zone
+		}
+		if tail != "" {
 			port = tail[1:]
 		}
 	case strings.Count(hp, ":") > 1:
@@ -55,6 +64,23 @@ func HostPort(hp, port string) (string, error) {
 		return "", fmt.Errorf("port %q is not a number from 1 to 65535", port)
 	}
 	return net.JoinHostPort(host, port), nil
+}
+
+// interfaceOf reads what stands behind the % of an IPv6 address: an interface as it is written for humans (%eth0), or as
+// RFC 6874 has it in URLs (%25eth0). %25 alone is the interface with that number.
+func interfaceOf(zone string) (string, error) {
+	if zone == "" {
+		return "", errors.New("behind the % of the address stands the name of an interface of this machine (ip link)")
+	}
+	escaped, ok := strings.CutPrefix(zone, "25")
+	if !ok || escaped == "" {
+		return zone, nil
+	}
+	name, err := url.PathUnescape(escaped)
+	if err != nil {
+		return "", fmt.Errorf("interface %q: the %% is not the start of an escape", escaped)
+	}
+	return name, nil
 }
 
 // OnLink is a host that was told by the peer at an address, host:port: one that is local to a link is on the

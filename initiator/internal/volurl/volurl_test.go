@@ -8,7 +8,8 @@ import (
 func TestHostPort(t *testing.T) {
 	for in, want := range map[string]string{
 		"host": "host:9", "host:1": "host:1", "10.0.0.1": "10.0.0.1:9", "10.0.0.1:65535": "10.0.0.1:65535",
-		"[::1]": "[::1]:9", "[::1]:1": "[::1]:1", "[fe80::1%eth0]:99": "[fe80::1%eth0]:99", "[::ffff:10.0.0.1]": "[::ffff:10.0.0.1]:9",
+		"[::1]": "[::1]:9", "[::1]:1": "[::1]:1", "[fe80::1%eth0]:99": "[fe80::1%eth0]:99",
+		"[fe80::1%25eth0]:99": "[fe80::1%eth0]:99", "[fe80::1%25eth%2e0]": "[fe80::1%eth.0]:9", "[fe80::1%7]": "[fe80::1%7]:9", "[fe80::1%25]": "[fe80::1%25]:9", "[fe80::1%257]": "[fe80::1%7]:9", "[::ffff:10.0.0.1]": "[::ffff:10.0.0.1]:9",
 	} {
 		if got, err := HostPort(in, "9"); err != nil || got != want {
 			t.Errorf("%s: %s, %v; want %s", in, got, err, want)
@@ -17,7 +18,7 @@ func TestHostPort(t *testing.T) {
 	for in, why := range map[string]string{
 		"": "host is empty", ":1": "host is empty", "host:": "port", "host:0": "port", "host:65536": "port", "host:x": "port",
 		"::1": "in brackets: [::1]", "[::1": "closing bracket", "[::1]x": "after the bracket", "[]": "host is empty", "[::1::2]": "not an IPv6 address",
-		"[127.0.0.1]": "write 127.0.0.1", "[127.0.0.1]:3260": "write 127.0.0.1:3260", "[host]:1": "write host:1", "[127.0.0.1]x": "after the bracket",
+		"[127.0.0.1]": "write 127.0.0.1", "[127.0.0.1]:3260": "write 127.0.0.1:3260", "[host]:1": "write host:1", "[127.0.0.1]x": "after the bracket", "[fe80::1%]": "name of an interface", "[fe80::1%25e%zz]": "start of an escape",
 	} {
 		if got, err := HostPort(in, "9"); err == nil || !strings.Contains(err.Error(), why) {
 			t.Errorf("%s: %s, %v; want something about %q", in, got, err, why)

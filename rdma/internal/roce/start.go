@@ -135,6 +135,8 @@ func (d *Device) way(to netip.Addr, p *Params) (*hostPort, packet.MTU, error) {
 		}
 	} else if local.Unmap().Is4() != to.Unmap().Is4() {
 		return nil, 0, verbs.Invalid("peer %v and local address %v are of different families", to, local)
+	} else if local.IsLinkLocalUnicast() && local.Zone() == "" {
+		local = local.WithZone(to.Zone()) // no change for IPv4
 	}
 	hp, err := d.port(local)
 	if err != nil {

@@ -12,6 +12,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"softiser/initiator/connflags"
 )
 
 // Config is how a set of jobs is run.
@@ -216,10 +218,16 @@ func (c *clone) sameVolume(o *clone) bool {
 	if c.job.URL == o.job.URL {
 		return true
 	}
-	return slices.ContainsFunc(c.luns[0].Names(), func(name string) bool {
-		// One after T10 is as unique as a vendor has made it.
-		return !strings.HasPrefix(name, "t10.") && slices.Contains(o.luns[0].Names(), name)
-	})
+	ours, others := uniqueNames(c.luns[0]), uniqueNames(o.luns[0])
+	if len(ours) > 0 && len(others) > 0 {
+		return slices.ContainsFunc(ours, func(name string) bool { return slices.Contains(others, name) })
+	}
+	return strings.EqualFold(connflags.Names(c.job.URL), connflags.Names(o.job.URL))
+}
+
+// uniqueNames are the names of a volume that no other one has: one after T10 is as unique as a vendor has made it.
+func uniqueNames(l LUN) []string {
+	return slices.DeleteFunc(slices.Clone(l.Names()), func(name string) bool { return strings.HasPrefix(name, "t10.") })
 }
 
 // want is one session to open and the clones that will use it.

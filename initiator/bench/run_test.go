@@ -159,6 +159,7 @@ func TestRunRefused(t *testing.T) {
 		{f, "[a]\nrw=write\nverify=crc32c\n[b]\nrw=write", "overwrites at the same time"},
 		{f, "[a]\nrw=write\nverify=crc32c\n[b]\nrw=write\nuri=fake://", "overwrites at the same time"},
 		{named, elsewhere, "overwrites at the same time"},
+		{f, "[a]\nrw=write\nverify=crc32c\nuri=iser://Host/iqn.2026-11.x:y/0\n[b]\nrw=write\nuri=iser://host:3260/iqn.2026-11.x:y/0", "overwrites at the same time"},
 		{f, "[a]\nrw=write\nverify=crc32c\nverify_only\n[b]\nrw=write", "overwrites at the same time"},
 	} {
 		_, err := runText(t, tc.f, tc.text)

@@ -138,14 +138,23 @@ func (s *Store) waitLock(ctx context.Context, f *os.File) error {
 	}
 }
 
-// held says who has the lock that f is; why is the reason for not waiting for it any longer.
+// heldError says who has the lock.
+type heldError struct {
+	text string
+	why  error // it is not waited for any longer
+}
+
+func (e *heldError) Error() string { return e.text }
+func (e *heldError) Unwrap() error { return e.why }
+
+// held is the error of who does not wait any longer for the lock that f is.
 func (s *Store) held(f *os.File, why error) error {
 	who, _ := s.Owner()
 	if who == (Record{}) {
-		return fmt.Errorf("the lock of group %s (%s) is held, and nothing says by which node; demote the group where it is active, or have that node fenced: %w", s.group, f.Name(), why)
+		return &heldError{fmt.Sprintf("the lock of group %s (%s) is held, and nothing says by which node; demote the group where it is active, or have that node fenced", s.group, f.Name()), why}
 	}
-	return fmt.Errorf("node %q holds the lock of group %s (generation %d, since %s); demote it there, or have it fenced: %w",
-		who.Node, s.group, who.Generation, who.Since.Format(time.RFC3339), why)
+	return &heldError{fmt.Sprintf("node %q holds the lock of group %s (generation %d, since %s); demote it there, or have it fenced",
+		who.Node, s.group, who.Generation, who.Since.Format(time.RFC3339)), why}
 }
 
 func (s *Store) writeOwner(r Record) error {

@@ -80,6 +80,7 @@ type req struct {
 	op    Op
 	v     *Volume
 	more  func(*req)
+	free  func() // when it has ended by a step; nil: nothing
 	steps chan Cause
 }
 
@@ -92,6 +93,9 @@ func (r *req) Step(why Cause) {
 	}
 	_, waits := r.v.Leave(&r.op)
 	waits.Done()
+	if r.free != nil {
+		r.free()
+	}
 	r.steps <- why
 }
 

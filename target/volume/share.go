@@ -115,24 +115,26 @@ func (s *volumeShare) take(o *Op, n int64) bool {
 	defer s.of.mu.Unlock()
 	h := s.of.holderLocked(o.Client.Holder)
 	i := slices.IndexFunc(s.rings, func(r *shareRing) bool { return r.holder == h })
+	w := shared{vol: s, holder: h, n: n}
 	if i < 0 && !s.full && s.room(n) && s.holderRoom(h, n) {
-		o.shared = shared{vol: s, holder: h, n: n}
-		o.shared.chargeLocked()
+		w.chargeLocked()
+		o.shared = w
 		return true
 	}
-	if !o.waitForShare() {
+	if i >= 0 {
+		w.ring = s.rings[i]
+	} else {
+		w.ring = &shareRing{vol: s, holder: h}
+	}
+	if !o.waitForShare(w) {
 		return false
 	}
-	var r *shareRing
-	if i >= 0 {
-		r = s.rings[i]
-	} else {
-		r = &shareRing{vol: s, holder: h}
-		s.rings, h.rings = append(s.rings, r), append(h.rings, r)
+	// From here on an abort may end o, whose Unstage waits for the lock.
+	if i < 0 {
+		s.rings, h.rings = append(s.rings, w.ring), append(h.rings, w.ring)
 		s.full = s.full || !s.room(n)
 	}
-	o.shared = shared{vol: s, holder: h, n: n, ring: r}
-	r.push(o)
+	w.ring.push(o)
 	s.waits++
 	return false
 }
@@ -223,9 +225,9 @@ func (r *shareRing) endLocked() {
 	r.holder.rings = slices.DeleteFunc(r.holder.rings, is)
 }
 
-// waitForShare has o, which runs, wait for its share. It reports false if o has been aborted: nobody would
+// waitForShare has o, which runs, wait for its share w. It reports false if o has been aborted: nobody would
 // end the wait then, so a worker ends the op.
-func (o *Op) waitForShare() bool {
+func (o *Op) waitForShare(w shared) bool {
 	t := o.set
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -233,6 +235,7 @@ func (o *Op) waitForShare() bool {
 		t.pool.takeLocked(o)
 		return false
 	}
+	o.shared = w
 	o.to(Staging)
 	return true
 }

@@ -65,6 +65,7 @@ func (s *sharing) write(vol int, c *Client, n int64) *shareReq {
 		}
 		close(r.went)
 	}
+	r.free = func() { r.v.Unstage(&r.op) }
 	if _, runs := s.vol[vol].start(&r.req, c, Simple, 0, 0, HoldNone); !runs {
 		s.t.Fatal("a command beside others has to wait")
 	}
@@ -239,7 +240,6 @@ func TestShareAborted(t *testing.T) {
 			if why := <-r.steps; why != Abort {
 				t.Errorf("it goes on by %v", why)
 			}
-			v.Unstage(&r.op)
 		}
 		a, b := s.write(0, c, 1<<20), s.write(0, c, 1<<20)
 		x := abort(a)
@@ -292,7 +292,26 @@ func TestSharesAtOnce(t *testing.T) {
 			t.Errorf("%d bytes are held where %d may be", held, limit)
 		}
 	}
-	var all sync.WaitGroup
+	stop := make(chan struct{})
+	var aborting, all sync.WaitGroup
+	for i := range volumes { // who aborts comes at any moment
+		aborting.Go(func() {
+			rng := rand.New(rand.NewPCG(2, uint64(i)))
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				s.vol[i].v.AbortWhere(func(*Op) AbortReason {
+					if rng.IntN(8) == 0 {
+						return AbortedByOwner
+					}
+					return NotAborted
+				}, nil)
+			}
+		})
+	}
 	for w := range writers {
 		all.Go(func() {
 			rng := rand.New(rand.NewPCG(1, uint64(w)))
@@ -301,14 +320,6 @@ func TestSharesAtOnce(t *testing.T) {
 			for range each {
 				i, n := rng.IntN(volumes), rng.Int64N(1<<20)+1
 				r := s.write(i, c, n)
-				if rng.IntN(4) == 0 {
-					r.v.AbortWhere(func(o *Op) AbortReason {
-						if o == &r.op {
-							return AbortedByOwner
-						}
-						return NotAborted
-					}, nil)
-				}
 				select {
 				case <-r.went:
 					most(&byVolume, i, n, 1<<20)
@@ -317,10 +328,11 @@ func TestSharesAtOnce(t *testing.T) {
 					byVolume[i].Add(-n)
 					r.done()
 				case <-r.steps:
-					r.v.Unstage(&r.op)
 				}
 			}
 		})
 	}
 	all.Wait()
+	close(stop)
+	aborting.Wait()
 }

@@ -53,14 +53,14 @@ func background(ctx context.Context, log string) (*Record, error) {
 	cmd.Stdout, cmd.Stderr = out, out
 	cmd.ExtraFiles = []*os.File{w}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGHUP) // before there is a process that it would leave behind
+	defer stop()
+	usage.Insist(ctx, stop)
 	err = cmd.Start()
 	w.Close()
 	if err != nil {
 		return nil, fmt.Errorf("--daemon: %w", err)
 	}
-	ctx, stop := signal.NotifyContext(ctx, syscall.SIGHUP)
-	defer stop()
-	usage.Insist(ctx, stop)
 	goOn := context.AfterFunc(ctx, func() { _ = cmd.Process.Signal(syscall.SIGTERM) }) // it has no terminal that would
 	b, err := io.ReadAll(r)
 	if !goOn() {

@@ -154,8 +154,13 @@ dmsetup mknodes; d=/dev/mapper/mp`, mode, t.Port, ramIQN, port2, iface)
 	}); err != nil {
 		return "", err
 	}
-	_, err = e.In("dmsetup remove mp; tc qdisc del dev eth0 root; iscsiadm -m node -u >/dev/null; iscsiadm -m node -o delete; quiet_kernel")
-	return "I/O went on over the other path", err
+	// A session that is ended while it connects anew may keep iscsid and siw waiting for each other for good: ib_iser
+	// destroys the queue pair under a mutex, for which the event of the connection waits, which holds the queue pair.
+	_, err = e.In(`dmsetup remove mp; tc qdisc del dev eth0 root
+for i in $(seq 240); do grep -qv LOGGED_IN /sys/class/iscsi_session/session*/state || break; sleep 0.25; done
+grep -qv LOGGED_IN /sys/class/iscsi_session/session*/state && die the path has not come back
+iscsiadm -m node -u >/dev/null; iscsiadm -m node -o delete; quiet_kernel`)
+	return "I/O went on over the other path, which came back", err
 }
 
 // powerLoss runs target and volume inside a guest whose disk survives it. What

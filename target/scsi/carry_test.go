@@ -8,6 +8,23 @@ import (
 	"softiser/internal/spc"
 )
 
+// carried is what the device hands to the process that takes its place, as that reads it.
+func (r *rig) carried() (got []CarriedState) {
+	r.t.Helper()
+	states, err := r.dev.Carry()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	b, err := json.Marshal(states)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	if err := json.Unmarshal(b, &got); err != nil {
+		r.t.Fatal(err)
+	}
+	return got
+}
+
 // TestCarry: unit attentions, prevented removal, mode parameters and access states go from a
 // device to the one of another process.
 func TestCarry(t *testing.T) {
@@ -23,18 +40,7 @@ func TestCarry(t *testing.T) {
 	}
 	old.dev.lookup(0).attention(spc.ASCModeChanged, nil)
 
-	states, err := old.dev.Carry()
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, err := json.Marshal(states)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var got []CarriedState
-	if err := json.Unmarshal(b, &got); err != nil {
-		t.Fatal(err)
-	}
+	got := old.carried()
 	units := n.Carry()
 	if err := CheckCarried(units); err != nil {
 		t.Fatal(err)
@@ -59,8 +65,8 @@ func TestCarry(t *testing.T) {
 	if again := x.Carry(); !reflect.DeepEqual(again, units) || len(units[0].Attentions) != 2 {
 		t.Fatalf("%+v; want %+v", again, units)
 	}
-	if again, err := now.dev.Carry(); err != nil || !reflect.DeepEqual(again, states) {
-		t.Fatalf("%+v, %v; want %+v", again, err, states)
+	if again := now.carried(); !reflect.DeepEqual(again, got) {
+		t.Fatalf("%+v; want %+v", again, got)
 	}
 	if now.dev.Restore([]CarriedState{{LUN: 0, Modes: []byte(`{"wce":7}`)}}) == nil {
 		t.Error("mode parameters of another kind were taken")

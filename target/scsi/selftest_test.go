@@ -1,7 +1,6 @@
 package scsi
 
 import (
-	"encoding/json"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -42,18 +41,7 @@ func TestCarriedSelfTests(t *testing.T) {
 		time.Sleep(3 * time.Hour)
 		r.do(sendDiagnostic(testForegroundShort), nil, 0).good()
 		r.do(sendDiagnostic(testBackgroundExtended), nil, 0).good()
-		states, err := r.dev.Carry()
-		if err != nil {
-			t.Fatal(err)
-		}
-		b, err := json.Marshal(states)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var got []CarriedState
-		if err := json.Unmarshal(b, &got); err != nil {
-			t.Fatal(err)
-		}
+		got := r.carried()
 		now := newRig(t, Config{}, LUConfig{Volume: newVolume(t, 8<<20, 512)})
 		for range 2 { // by two targets with the volume
 			if err := now.dev.Restore(got); err != nil {

@@ -284,7 +284,7 @@ func TestNoShareInPlace(t *testing.T) {
 
 // Many writes of all sizes at once, some of them aborted: nobody has more than its share, and all end.
 func TestSharesAtOnce(t *testing.T) {
-	const volumes, holders, writers, each = 5, 4, 16, 200
+	const volumes, holders, writers, each = 5, 4, 16, 40
 	s := newSharing(t, volumes)
 	var byVolume, byHolder [8]atomic.Int64
 	most := func(at *[8]atomic.Int64, i int, n, limit int64) {

@@ -54,7 +54,7 @@ type volumeShare struct {
 	pool  *blockdev.Pool // of which it is
 	held  int64          // bytes
 	rings []*shareRing   // of holders with writes that wait, next turn first
-	full  bool           // the next one waits for room of the volume, and goes before all others
+	full  bool           // one of them waits for room of the volume, and goes before all that come
 	waits uint64         // writes that have had to wait, so far
 }
 
@@ -99,8 +99,8 @@ func (s *volumeShare) waited() uint64 {
 	return s.waits
 }
 
-// room reports whether a share of cap/part bytes, of which held are out, has n more. One of which nothing is
-// out has room for any.
+// room reports whether a share of most bytes, of which held are out, has n more. One of which nothing is out has
+// room for any.
 func room(held, n, most int64) bool { return held == 0 || held+n <= most }
 
 func (s *volumeShare) room(n int64) bool { return room(s.held, n, s.pool.Cap()/volumeShareOf) }

@@ -41,8 +41,8 @@ func (s *Spec) stored() int64 {
 // Manager opens volumes of several groups; a group is opened once for all of
 // its volumes. The zero value with a Config is ready.
 //
-// Opening and closing wait for disks, so mu is not held then: who opens or closes a group has
-// the turn of its name. A disk that hangs holds its own group up, and not the others.
+// Opening and closing wait for disks, so mu is not held then: who opens or closes a group, or makes
+// a volume, has the turn of its name. A disk that hangs holds its own group up, and not the others.
 type Manager struct {
 	Config Config
 
@@ -74,8 +74,11 @@ func (m *Manager) open(s Spec) (*Volume, error) {
 	if err == nil || s.Size == 0 || !errors.Is(err, vg.ErrNotFound) {
 		return v, err
 	}
-	if err := g.createFor(s); err != nil {
-		return nil, err
+	defer m.begin(s.VG)() // whoever else makes it now has made it then
+	if g.Metadata().LV(s.LV) == nil {
+		if err := g.createFor(s); err != nil {
+			return nil, err
+		}
 	}
 	return g.Volume(s.LV)
 }

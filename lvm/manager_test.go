@@ -7,7 +7,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"softiser/blockdev"
 	"softiser/blockdev/open"
@@ -166,6 +168,62 @@ func TestDrop(t *testing.T) {
 	if err := m.Drop("vg0"); !errors.Is(err, vg.ErrNotFound) {
 		t.Fatalf("twice: %v", err)
 	}
+	must(t, m.Close())
+}
+
+// TestMadeOnce: of several that ask at once for a volume that is missing, or for volumes of a pool that is,
+// one makes it, and the others find it. Two others keep the group busy: who has waited for a mutex
+// for over a millisecond gets it in turn, so that all look before one makes anything.
+func TestMadeOnce(t *testing.T) {
+	cfg, dir := fileConfig(t)
+	m := &Manager{Config: cfg}
+	base := Spec{VG: "vg0", LV: "first", Devices: []string{filepath.Join(dir, "a.img")}, Size: 4 << 20, DeviceSize: 1 << 30}
+	first, err := m.Open(base)
+	must(t, err)
+	must(t, first.Close())
+	g := m.Group("vg0")
+	var busy sync.WaitGroup
+	enough := make(chan struct{})
+	for range 2 {
+		busy.Go(func() {
+			for {
+				select {
+				case <-enough:
+					return
+				default:
+				}
+				g.mu.Lock()
+				time.Sleep(2 * time.Millisecond)
+				g.mu.Unlock()
+			}
+		})
+	}
+	opened := make(chan error)
+	for _, specs := range []func(i int) Spec{
+		func(int) Spec { s := base; s.LV = "data"; return s },
+		func(i int) Spec {
+			s := base
+			s.LV, s.Pool, s.PoolSize = fmt.Sprint("thin", i), "pool", 16<<20
+			return s
+		},
+	} {
+		for i := range 4 {
+			go func() {
+				v, err := m.Open(specs(i))
+				if err == nil {
+					err = v.Close()
+				}
+				opened <- err
+			}()
+		}
+		for range 4 {
+			if err := <-opened; err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	close(enough)
+	busy.Wait()
 	must(t, m.Close())
 }
 

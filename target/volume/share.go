@@ -54,7 +54,7 @@ type volumeShare struct {
 	pool  *blockdev.Pool // of which it is
 	held  int64          // bytes
 	rings []*shareRing   // of holders with writes that wait, next turn first
-	full  bool           // one of them waits for room of the volume, and goes before all that come
+	full  bool           // one of them waits for room of the volume alone, and goes before all that come
 	waits uint64         // writes that have had to wait, so far
 }
 
@@ -132,7 +132,7 @@ func (s *volumeShare) take(o *Op, n int64) bool {
 	// From here on an abort may end o, whose Unstage waits for the lock.
 	if i < 0 {
 		s.rings, h.rings = append(s.rings, w.ring), append(h.rings, w.ring)
-		s.full = s.full || !s.room(n)
+		s.full = s.full || s.holderRoom(h, n) && !s.room(n)
 	}
 	w.ring.push(o)
 	s.waits++
@@ -194,11 +194,11 @@ func (s *volumeShare) serveLocked() {
 		r := s.rings[i]
 		n := r.head.shared.n
 		switch {
+		case !s.holderRoom(r.holder, n):
+			i++
 		case !s.room(n):
 			s.full = true
 			return
-		case !s.holderRoom(r.holder, n):
-			i++
 		default:
 			r.grantLocked()
 			s.rings = append(slices.Delete(s.rings, i, i+1), r) // its next turn is after the others'

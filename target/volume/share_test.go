@@ -219,6 +219,42 @@ func TestHolderWaitsAlone(t *testing.T) {
 	})
 }
 
+// So does one who waits for both.
+func TestHolderWaitsAloneForBoth(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSharing(t, 3)
+		gone, other := writer("gone"), writer("other")
+		a, b := s.write(0, gone, 1<<20), s.write(1, gone, 1<<20)
+		c := s.write(2, other, 512<<10)
+		d := s.write(2, gone, 1<<20)
+		e := s.write(2, other, 4<<10)
+		if d.has || !e.has {
+			t.Fatalf("who has his share has one more: %v, a short write of another holder has its own: %v", d.has, e.has)
+		}
+		e.done()
+		f, g := s.write(2, other, 1<<20), s.write(2, other, 4<<10)
+		synctest.Wait()
+		if !f.waits() || !g.waits() {
+			t.Errorf("a long write waits for the volume: %v, a short one behind it: %v", f.waits(), g.waits())
+		}
+		c.done()
+		synctest.Wait()
+		if f.waits() || !d.waits() {
+			t.Errorf("with all of the volume free the long write waits: %v, and the one beyond its holder's share: %v", f.waits(), d.waits())
+		}
+		a.done()
+		f.done()
+		for _, r := range []*shareReq{d, g} { // each needs most of the volume, or comes behind
+			synctest.Wait()
+			if r.waits() {
+				t.Fatalf("one of %d bytes has no share when it is its turn", r.n)
+			}
+			r.done()
+		}
+		b.done()
+	})
+}
+
 // A write that is aborted does not wait for its share, and keeps nobody waiting; also if it was
 // aborted just before, or gets its share at that moment.
 func TestShareAborted(t *testing.T) {

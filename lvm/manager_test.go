@@ -193,7 +193,7 @@ func TestMadeOnce(t *testing.T) {
 				default:
 				}
 				g.mu.Lock()
-				time.Sleep(2 * time.Millisecond)
+				time.Sleep(2 * time.Millisecond) // longer than the millisecond
 				g.mu.Unlock()
 			}
 		})

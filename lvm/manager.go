@@ -41,8 +41,8 @@ func (s *Spec) stored() int64 {
 // Manager opens volumes of several groups; a group is opened once for all of
 // its volumes. The zero value with a Config is ready.
 //
-// Opening and closing wait for disks, so mu is not held then: who opens or closes a group, or makes
-// a volume, has the turn of its name. A disk that hangs holds its own group up, and not the others.
+// Opening and closing wait for disks, so mu is not held then: who opens a volume, or closes its group,
+// has the turn of the group's name. A disk that hangs holds its own group up, and not the others.
 type Manager struct {
 	Config Config
 
@@ -63,6 +63,7 @@ func (m *Manager) Open(s Spec) (blockdev.Device, error) {
 }
 
 func (m *Manager) open(s Spec) (*Volume, error) {
+	defer m.begin(s.VG)() // until the volume keeps the group open, and so that only one makes what is missing
 	g, err := m.group(s)
 	if err != nil {
 		return nil, err
@@ -74,11 +75,8 @@ func (m *Manager) open(s Spec) (*Volume, error) {
 	if err == nil || s.Size == 0 || !errors.Is(err, vg.ErrNotFound) {
 		return v, err
 	}
-	defer m.begin(s.VG)() // whoever else makes it now has made it then
-	if g.Metadata().LV(s.LV) == nil {
-		if err := g.createFor(s); err != nil {
-			return nil, err
-		}
+	if err := g.createFor(s); err != nil {
+		return nil, err
 	}
 	return g.Volume(s.LV)
 }
@@ -161,10 +159,9 @@ func (m *Manager) begin(name string) (end func()) {
 	}
 }
 
-// group returns the group of s: the one that is open, the one that another process has handed over,
-// or one that it opens.
+// group returns the group of s, whose turn the caller has: the one that is open, the one that another
+// process has handed over, or one that it opens.
 func (m *Manager) group(s Spec) (*Group, error) {
-	defer m.begin(s.VG)()
 	m.mu.Lock()
 	g, lost, h := m.groups[s.VG], m.lost[s.VG], m.expected[s.VG]
 	if g == nil && lost == nil {

@@ -227,6 +227,38 @@ func TestMadeOnce(t *testing.T) {
 	must(t, m.Close())
 }
 
+// TestDroppedWhileOpened: who opens a volume while its group is dropped has the group, or opens it anew.
+func TestDroppedWhileOpened(t *testing.T) {
+	cfg, dir := fileConfig(t)
+	m := &Manager{Config: cfg}
+	s := Spec{VG: "vg0", LV: "data", Devices: []string{filepath.Join(dir, "a.img")}, Size: 4 << 20, DeviceSize: 64 << 20}
+	enough := make(chan struct{})
+	var dropping sync.WaitGroup
+	dropping.Go(func() {
+		for {
+			select {
+			case <-enough:
+				return
+			default:
+			}
+			if err := m.Drop("vg0"); err != nil && !errors.Is(err, blockdev.ErrInUse) && !errors.Is(err, vg.ErrNotFound) {
+				t.Error(err)
+			}
+		}
+	})
+	for range 100 {
+		v, err := m.Open(s)
+		if err != nil {
+			t.Error(err)
+			break
+		}
+		must(t, v.Close())
+	}
+	close(enough)
+	dropping.Wait()
+	must(t, m.Close())
+}
+
 // TestHungDisk: a disk that does not answer while its group is opened holds that group up, twice asked for
 // and opened once, and no other one.
 func TestHungDisk(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -484,4 +485,35 @@ func TestLocked(t *testing.T) {
 		t.Fatalf("Open after Close: %v", err)
 	}
 	d.Close()
+}
+
+// TestMadeAtOnce: of several that open a file which is missing, one has it, and the others are told that it
+// is in use.
+func TestMadeAtOnce(t *testing.T) {
+	const openers = 4
+	for range 100 {
+		path := filepath.Join(t.TempDir(), "disk.img")
+		begin, opened := make(chan struct{}), make(chan *Device, openers)
+		var wg sync.WaitGroup
+		for range openers {
+			wg.Go(func() {
+				<-begin
+				d, err := Open(Config{Path: path, Size: 1 << 20})
+				switch {
+				case err == nil:
+					opened <- d
+				case !errors.Is(err, blockdev.ErrInUse):
+					t.Error(err)
+				}
+			})
+		}
+		close(begin)
+		wg.Wait()
+		if n := len(opened); n != 1 {
+			t.Fatalf("%d have it", n)
+		}
+		if err := (<-opened).Close(); err != nil {
+			t.Error(err)
+		}
+	}
 }

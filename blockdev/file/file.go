@@ -303,6 +303,11 @@ func openFile(cfg Config) (f *os.File, created bool, err error) {
 		return nil, false, errors.New("the file does not exist; state a size to create it")
 	}
 	f, err = os.OpenFile(cfg.Path, flags|os.O_CREATE|os.O_EXCL, 0o600)
+	if errors.Is(err, os.ErrExist) { // somebody else was faster
+		if theirs, err := os.OpenFile(cfg.Path, flags|unix.O_NONBLOCK, 0); err == nil {
+			return theirs, false, nil
+		}
+	}
 	return f, err == nil, err
 }
 

@@ -223,7 +223,11 @@ func (g *Group) VG(f func(*vg.Group) error) error {
 
 // Close stops background work and closes the devices. Volumes must have been
 // closed.
-func (g *Group) Close() error {
+func (g *Group) Close() error { return g.closeAfter(func(*vg.Group) error { return nil }) }
+
+// closeAfter is Close after a last change, in which nobody opens a volume any more. If one is open, or
+// the change fails, the group stays open.
+func (g *Group) closeAfter(change func(*vg.Group) error) error {
 	g.mu.Lock()
 	if g.md.closed {
 		g.mu.Unlock()
@@ -239,6 +243,10 @@ func (g *Group) Close() error {
 		g.mu.Unlock()
 		sort.Strings(open)
 		return fmt.Errorf("volume group %q: %v %w", g.md.group.VG.Name, open, blockdev.ErrInUse)
+	}
+	if err := change(g.md.group); err != nil {
+		g.mu.Unlock()
+		return err
 	}
 	g.md.closed = true
 	close(g.stop)

@@ -233,12 +233,18 @@ func (m *Manager) openGroup(s Spec) (*Group, error) {
 // Drop closes a group, whose volumes must have been closed: if one is open the group stays open,
 // and Group finds it. With any other error it has closed, not well.
 func (m *Manager) Drop(name string) error {
+	return m.DropAfter(name, func(*vg.Group) error { return nil })
+}
+
+// DropAfter is Drop of a group that is not to be found under its name any more after a last change: that
+// is made if no volume is open, and nobody opens one before it is dropped. If it fails the group stays open.
+func (m *Manager) DropAfter(name string, change func(*vg.Group) error) error {
 	defer m.begin(name)()
 	g := m.Group(name)
 	if g == nil {
 		return fmt.Errorf("volume group %q %w", name, vg.ErrNotFound)
 	}
-	err := g.Close()
+	err := g.closeAfter(change)
 	if g.closed() { // ErrInUse may also be that of a disk
 		m.forgetGroup(name)
 	}

@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -18,6 +19,8 @@ import (
 	"github.com/johannesboyne/gofakes3/backend/s3mem"
 
 	"softiser/blockdev"
+	"softiser/blockdev/open"
+	"softiser/internal/await"
 	"softiser/internal/durable"
 	"softiser/internal/objects"
 	"softiser/lvm"
@@ -786,6 +789,60 @@ func TestLive(t *testing.T) {
 	}
 	if err := m.Close(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestRenamedWhileOpened: who opens a volume while its group gets another name does not keep the group open
+// under the old one.
+func TestRenamedWhileOpened(t *testing.T) {
+	s := newShell(t)
+	s.group()
+	s.run("lvcreate", "-L20m", "-n", "a", "vg0")
+	var changing func()
+	cfg := s.env.Config
+	cfg.Open = func(path string) (blockdev.Device, error) {
+		d, err := open.Open(open.Spec{Path: path})
+		return &firstWrite{d, func() {
+			if f := changing; f != nil {
+				changing = nil
+				f()
+			}
+		}}, err
+	}
+	m := &lvm.Manager{Config: cfg}
+	spec := lvm.Spec{VG: "vg0", LV: "a", Devices: s.disks}
+	dev, err := m.Open(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := dev.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s.env.Manager = m
+	opened := make(chan error)
+	changing = func() {
+		go func() {
+			dev, err := m.Open(spec)
+			if err == nil {
+				defer dev.Close()
+			}
+			opened <- err
+		}()
+		stacks := make([]byte, 1<<20)
+		await.True(t, "the other one waits for the change", func() bool {
+			all := string(stacks[:runtime.Stack(stacks, true)])
+			return strings.Contains(all, "lvm.(*Manager).begin(") && strings.Contains(all, "lvm.(*Manager).Open(") || strings.Contains(all, "lvm.(*Group).Metadata(")
+		})
+	}
+	s.says("successfully renamed", "vgrename", "vg0", "vg1")
+	if err := <-opened; !errors.Is(err, vg.ErrNotFound) {
+		t.Errorf("opened: %v", err)
+	}
+	if got := m.Groups(); len(got) != 0 {
+		t.Errorf("groups %q are open", got)
+	}
+	if err := m.Close(); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -168,18 +168,22 @@ func (a vgCommands) vgremove() *cobra.Command {
 				}
 			}
 		}
-		if err := g.VG(func(x *vg.Group) error { return x.Remove(a.why()) }); err != nil {
+		if err := a.last(g, args[0], func(x *vg.Group) error { return x.Remove(a.why()) }); err != nil {
 			return err
-		}
-		if a.env.Manager != nil {
-			if err := a.env.Manager.Drop(args[0]); err != nil {
-				return err
-			}
 		}
 		a.say("Volume group %q successfully removed", args[0])
 		return nil
 	}
 	return c
+}
+
+// last makes the last change of a group under its name. A target closes it, and opens it again under a
+// new name when it is needed.
+func (a vgCommands) last(g *lvm.Group, name string, change func(*vg.Group) error) error {
+	if a.env.Manager != nil {
+		return a.env.Manager.DropAfter(name, change)
+	}
+	return g.VG(change)
 }
 
 // unserved refuses a group of which a volume is in use.
@@ -216,13 +220,8 @@ func (a vgCommands) vgrename() *cobra.Command {
 		if err := unserved(g); err != nil { // the configuration names the group
 			return err
 		}
-		if err := g.VG(func(x *vg.Group) error { return x.Rename(args[1], a.why()) }); err != nil {
+		if err := a.last(g, args[0], func(x *vg.Group) error { return x.Rename(args[1], a.why()) }); err != nil {
 			return err
-		}
-		if a.env.Manager != nil { // it is opened again under its new name when it is needed
-			if err := a.env.Manager.Drop(args[0]); err != nil {
-				return err
-			}
 		}
 		a.say("Volume group %q successfully renamed to %q", args[0], args[1])
 		return nil

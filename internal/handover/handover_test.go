@@ -259,11 +259,19 @@ func TestSilence(t *testing.T) {
 	now.Close()
 
 	old, now = pair(t)
-	g = give(old, 1, Patience{Hello: patience, Ready: 500 * time.Millisecond}, &Offer{State: []byte("x")}, nil) // all is sent in that time
+	send(now, helloFrame(1))
+	g = give(old, 1, Patience{Hello: patience, Ready: 20 * time.Millisecond}, &Offer{State: []byte("x")}, nil)
+	g.goesOn(t)
+	old.Close()
+	now.Close()
+
+	old, now = pair(t)
+	g = give(old, 1, soon, &Offer{State: []byte("x")}, nil)
 	got, err := Take(now, "test", 1, patience)
 	if err != nil {
 		t.Fatal(err)
 	}
+	old.SetDeadline(time.Now()) // as if its patience had run out now: all has been sent
 	g.goesOn(t)
 	old.Close() // as who has called Give does
 	if err := got.Accept(); err == nil {

@@ -283,6 +283,8 @@ func (f fileSystem) onLocalDisk() bool {
 	return false
 }
 
+// openFile opens the file, or makes it where that is asked for. Whoever finds that somebody else has just made it
+// has not created it: who of them gets the lock has the volume.
 func openFile(cfg Config) (f *os.File, created bool, err error) {
 	flags := os.O_RDWR
 	if cfg.ReadOnly {

@@ -20,6 +20,7 @@
 //	Registry.reloading  a reload
 //	turn of a group     while its state changes
 //	turn of a volume    held while storage works; a reload holds one at a time
+//	turn of a place     while something is added there or removed (mapping.begin); nobody waits for the turn of a volume then
 //
 // and four mutexes under which no other is taken and nobody waits: mapping.mu (what is not as
 // the configuration says), volumes.mu (which volumes are open, and where they are served),

@@ -28,14 +28,15 @@ type mapping struct {
 	// commands still hold their volumes.
 	leaving       map[string]bool
 	leavingPlaces map[place]bool
-	reasons       map[place]string // why LUNs and namespaces of the configuration are not served
+	changing      map[place]chan struct{} // where something is being added or removed; closed when that is over
+	reasons       map[place]string        // why LUNs and namespaces of the configuration are not served
 	// luns and namespaces are those that are served as they have been made, by a configuration or by hand.
 	luns       map[place]config.LUN
 	namespaces map[place]config.Namespace
 }
 
 func newMapping(b *common, g *groups) *mapping {
-	return &mapping{common: b, groups: g, leaving: map[string]bool{}, leavingPlaces: map[place]bool{}, reasons: map[place]string{}, luns: map[place]config.LUN{}, namespaces: map[place]config.Namespace{}}
+	return &mapping{common: b, groups: g, leaving: map[string]bool{}, leavingPlaces: map[place]bool{}, changing: map[place]chan struct{}{}, reasons: map[place]string{}, luns: map[place]config.LUN{}, namespaces: map[place]config.Namespace{}}
 }
 
 // addAll makes the volumes that want accepts the LUNs and namespaces of a configuration. What
@@ -125,11 +126,49 @@ func (m *mapping) namespace(p place) config.Namespace {
 	return m.namespaces[p]
 }
 
+// begin waits until nothing is being added at p or removed from it, as long as ctx allows. Storage that is
+// to be opened or closed is not waited for then.
+func (m *mapping) begin(ctx context.Context, p place) (end func(), err error) {
+	for {
+		m.mu.Lock()
+		over := m.changing[p]
+		if over == nil {
+			over = make(chan struct{})
+			m.changing[p] = over
+			m.mu.Unlock()
+			return func() {
+				m.mu.Lock()
+				defer m.mu.Unlock()
+				delete(m.changing, p)
+				close(over)
+			}, nil
+		}
+		m.mu.Unlock()
+		select {
+		case <-over:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("%s is being added or removed: %w", p, ctx.Err())
+		}
+	}
+}
+
 // add has do serve a volume at p, unless err says that p cannot be described, and
 // remembers why it has failed.
 func (m *mapping) add(ctx context.Context, p place, v config.Volume, err error, do func(blockdev.Device) error) error {
 	if err == nil {
-		err = m.volumes.serve(ctx, v, p, do)
+		err = m.volumes.serve(ctx, v, func(o *openVolume) error {
+			end, err := m.begin(ctx, p)
+			if err != nil {
+				return err
+			}
+			defer end()
+			m.volumes.take(o, p) // first: who removes the target meanwhile finds it
+			if err := do(o.dev); err != nil {
+				m.volumes.leave(o, p)
+				return err
+			}
+			return nil
+		})
 	}
 	if g := m.groups.of(v.Name); g != nil && err == nil {
 		err = g.joined(ctx)
@@ -168,12 +207,23 @@ func (m *mapping) remove(ctx context.Context, p place, remove func(context.Conte
 	if m.isLeaving(p.node) {
 		return fmt.Errorf("%s is being removed with all that it serves, but commands still hold the volumes; reload tries again", p.node)
 	}
-	err := remove(ctx)
+	freed, err := m.vacate(ctx, p, remove)
+	return errors.Join(err, m.volumes.release(ctx, freed))
+}
+
+// vacate has remove take away what is served at p, and returns the volumes that were.
+func (m *mapping) vacate(ctx context.Context, p place, remove func(context.Context) error) (freed []*openVolume, err error) {
+	end, err := m.begin(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	err = remove(ctx)
 	m.mu.Lock()
 	if unfinished(err) {
 		m.leavingPlaces[p] = true
 		m.mu.Unlock()
-		return err
+		return nil, err
 	}
 	delete(m.leavingPlaces, p)
 	delete(m.reasons, p) // such as that of an attempt to add something else there
@@ -181,7 +231,7 @@ func (m *mapping) remove(ctx context.Context, p place, remove func(context.Conte
 	delete(m.namespaces, p)
 	m.mu.Unlock()
 	// The place is gone even if something went wrong, such as a flush.
-	return errors.Join(err, m.volumes.release(ctx, func(q place) bool { return q == p }))
+	return m.volumes.free(func(q place) bool { return q == p }), err
 }
 
 // removeLUN takes a LUN away, and closes its volume if it was the last place. If ctx ends
@@ -215,7 +265,7 @@ func (m *mapping) forget(ctx context.Context, name string) error {
 	maps.DeleteFunc(m.luns, func(p place, _ config.LUN) bool { return p.node == name })
 	maps.DeleteFunc(m.namespaces, func(p place, _ config.Namespace) bool { return p.node == name })
 	m.mu.Unlock()
-	return m.volumes.release(ctx, func(p place) bool { return p.node == name })
+	return m.volumes.release(ctx, m.volumes.free(func(p place) bool { return p.node == name }))
 }
 
 // unfinished reports whether a removal has begun, but commands still hold volumes:

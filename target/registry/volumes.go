@@ -101,8 +101,8 @@ func (s *volumes) busy() (all []string) {
 	return all
 }
 
-// serve has do serve a volume, which is opened if it is not open yet, at p.
-func (s *volumes) serve(ctx context.Context, v config.Volume, p place, do func(blockdev.Device) error) error {
+// serve has do serve a volume, which is opened if it is not open yet, and take its place.
+func (s *volumes) serve(ctx context.Context, v config.Volume, do func(*openVolume) error) error {
 	end, err := s.begin(ctx, v.Name)
 	if err != nil {
 		return err
@@ -112,13 +112,25 @@ func (s *volumes) serve(ctx context.Context, v config.Volume, p place, do func(b
 	if err != nil {
 		return err
 	}
-	if err := do(o.dev); err != nil {
+	if err := do(o); err != nil {
 		return errors.Join(err, s.drop(o))
 	}
+	return nil
+}
+
+// take notes that a volume is served at p, and leave that it is not after all.
+func (s *volumes) take(o *openVolume, p place) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	o.places = append(o.places, p)
-	return nil
+}
+
+func (s *volumes) leave(o *openVolume, p place) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if i := slices.Index(o.places, p); i >= 0 { // who removes the target may have taken it away
+		o.places = slices.Delete(o.places, i, i+1)
+	}
 }
 
 // opened returns a volume, which it opens if it is not open yet. The caller has the turn.
@@ -215,18 +227,25 @@ func (s *volumes) resize(ctx context.Context, o *openVolume, size int64) error {
 	return nil
 }
 
-// release forgets places that have been taken away, and closes the volumes that had no other.
-func (s *volumes) release(ctx context.Context, gone func(place) bool) error {
-	var errs []error
+// free forgets places that have been taken away, and returns the volumes that had them.
+func (s *volumes) free(gone func(place) bool) (freed []*openVolume) {
 	for _, o := range s.all() {
 		s.mu.Lock()
 		n := len(o.places)
 		o.places = slices.DeleteFunc(o.places, gone)
-		freed := len(o.places) < n
-		s.mu.Unlock()
-		if freed {
-			errs = append(errs, s.dropUnused(ctx, o))
+		if len(o.places) < n {
+			freed = append(freed, o)
 		}
+		s.mu.Unlock()
+	}
+	return freed
+}
+
+// release closes those of the volumes that have no other place.
+func (s *volumes) release(ctx context.Context, freed []*openVolume) error {
+	var errs []error
+	for _, o := range freed {
+		errs = append(errs, s.dropUnused(ctx, o))
 	}
 	return errors.Join(errs...)
 }

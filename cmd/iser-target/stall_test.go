@@ -241,9 +241,10 @@ ha: {node: b, store: ` + dir + `, groups: [{name: g1, volumes: [disk0], fencing:
 	if n, err := manager.Read(b); err != nil || !strings.Contains(string(b[:n]), "READY=1") {
 		t.Errorf("systemd was told %q, %v", b[:n], err)
 	}
-	if g := statusOf(t, socket).Groups[0]; g.State != "standby" || !strings.Contains(g.Error, "group g1 waits for another node") {
-		t.Errorf("%+v", g)
-	}
+	await.True(t, "the group says whom it waits for", func() bool { // the start does not wait for that for long
+		g := statusOf(t, socket).Groups[0]
+		return g.State == "standby" && strings.Contains(g.Error, "group g1 waits for another node")
+	})
 	l := attach(t, addr, "iqn.2026-11.test:m")
 	if _, err := l.WriteAt(make([]byte, 4096), 0); err != nil {
 		t.Error(err)

@@ -36,7 +36,7 @@ func (k *task) collectLocked(p *iscsi.PDU) bool {
 	if buf == nil {
 		return false
 	}
-	u.dataSN, u.hole = 0, false
+	u.dataSN, u.hole, u.moved = 0, false, false
 	if u.burst++; s.erl > 0 {
 		c, burst := k.conn(), u.burst
 		u.late = time.AfterFunc(s.srv.cfg.Timeouts.Sequence, func() { k.lateBurst(c, burst) })

@@ -256,3 +256,57 @@ func TestOwedData(t *testing.T) {
 		}
 	})
 }
+
+// A burst of which nothing comes is given one sequence time-out, though the slot of its command has had one that
+// made progress.
+func TestBurstOfAUsedSlot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := quietServer(t)
+		n, err := s.node(testIQN)
+		if err != nil {
+			t.Fatal(err)
+		}
+		params := *n.session()
+		params.AllowUnsolicited = true
+		n.cfg.Session = &params
+		c, m := s.loopConn(t, "InitialR2T=No")
+		c.sess.erl, c.sess.params.ErrorRecoveryLevel = 1, 1
+		defer func() { c.sess.erl = 0 }() // a loopMover keeps nothing that could be forgotten
+		find := func(itt uint32) *task {
+			c.sess.mu.Lock()
+			defer c.sess.mu.Unlock()
+			return c.sess.cmds.tags.find(itt)
+		}
+		write := func(sn uint32) *task {
+			p := scsiPDU(cdbRW10(0x2a, 0, 8), true, 4096, nil)
+			p.BHS.SetFinal(false)
+			p.BHS.SetCmdSN(sn)
+			p.BHS.SetITT(sn)
+			m.deliver(p)
+			return find(sn)
+		}
+		write(1) // keeps the slots at this connection
+		used := write(2)
+		for i := range uint32(2) {
+			p := &iscsi.PDU{Data: make([]byte, 2048)}
+			d := p.BHS.NewDataOut()
+			d.SetITT(2)
+			d.SetTTT(iscsi.ReservedTag)
+			d.SetDataSN(i)
+			d.SetOffset(2048 * i)
+			d.SetFinal(i == 1)
+			d.SetDataLen(2048)
+			m.deliver(p)
+		}
+		if write(3) != used {
+			t.Fatal("another slot")
+		}
+		time.Sleep(s.cfg.Timeouts.Sequence + time.Millisecond)
+		synctest.Wait()
+		for itt := range uint32(4) {
+			if find(itt) != nil {
+				t.Errorf("WRITE %d still waits for its data", itt)
+			}
+		}
+	})
+}

@@ -335,6 +335,15 @@ func listenUnix(what, path, options string) (net.Listener, error) {
 	if len(path) > maxSocketPath {
 		return nil, fmt.Errorf("%s socket: the path %s has %d bytes; the system takes %d: choose a shorter %s", what, path, len(path), maxSocketPath, options)
 	}
+	// One at a time does so in a folder: whoever looked before another one listens would remove that one's socket.
+	d, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return nil, fmt.Errorf("%s socket: %w", what, err)
+	}
+	defer d.Close()
+	if err := syscall.Flock(int(d.Fd()), syscall.LOCK_EX); err != nil {
+		return nil, fmt.Errorf("%s socket: locking %s: %w", what, d.Name(), err)
+	}
 	if err := removeDeadSocket(path); err != nil {
 		return nil, err
 	}

@@ -14,6 +14,7 @@ import (
 
 	"softiser/initiator/internal/e2e"
 	"softiser/internal/await"
+	"softiser/internal/loopback"
 )
 
 // written is how many bytes of a sparse file are allocated.
@@ -175,13 +176,9 @@ func awayForLong(t *testing.T, scheme, away, reason string, options ...string) {
 func TestDaemonReportsFailure(t *testing.T) {
 	initiatorBin := e2e.Binary(t, "iser-initiator")
 	dir := t.TempDir()
-	nobody, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	nobody.Close()
+	nobody := loopback.FreeAddr(t)
 	for _, daemon := range []string{"--daemon=true", "--daemon=false"} {
-		out, err := exec.Command(initiatorBin, "attach", daemon, "--run-dir", dir, "--login-timeout=2s", "iser://"+nobody.Addr().String()+"/iqn.2026-11.x:y/0").CombinedOutput()
+		out, err := exec.Command(initiatorBin, "attach", daemon, "--run-dir", dir, "--login-timeout=2s", "iser://"+nobody+"/iqn.2026-11.x:y/0").CombinedOutput()
 		if err == nil || !strings.Contains(string(out), "refused; nothing listens there") {
 			t.Errorf("%s: %v: %s", daemon, err, out)
 		}

@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -37,5 +38,36 @@ func TestBusySocketStays(t *testing.T) {
 	}
 	if _, err := os.Lstat(path); err != nil {
 		t.Error(err)
+	}
+}
+
+// Of several that want one socket at once, where a dead process has left it, one gets it: it is not removed under
+// who has it already.
+func TestSocketOfOne(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	for range 50 {
+		left, err := net.ListenUnix("unix", &net.UnixAddr{Name: path})
+		if err != nil {
+			t.Fatal(err)
+		}
+		left.SetUnlinkOnClose(false)
+		left.Close()
+		got := make(chan net.Listener, 8)
+		var all sync.WaitGroup
+		for range cap(got) {
+			all.Go(func() {
+				if l, err := listenUnix("NBD", path, "--socket"); err == nil {
+					got <- l
+				}
+			})
+		}
+		all.Wait()
+		close(got)
+		if len(got) != 1 {
+			t.Errorf("%d have the socket", len(got))
+		}
+		for l := range got {
+			l.Close()
+		}
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"testing"
 	"time"
+
+	"softiser/internal/await"
 )
 
 // A path that hands on a few bytes at a time cuts FPDUs at every place, headers
@@ -59,19 +61,18 @@ func overDrips(t *testing.T, crc string) {
 		_, err := tool(t.Context(), "rping", "-s", "--crc="+crc, "-a", "127.0.0.1", "-p", port, "-S", "3000", "-V")
 		done <- err
 	}()
-	for range 100 {
+	// The path is there before the server is.
+	await.True(t, "the server listens", func() bool {
 		if _, err = tool(context.Background(), "rping", "-c", "--crc="+crc, "-a", "127.0.0.1", "-p", slow, "-C", "3", "-S", "3000", "-V"); err == nil {
-			break
+			return true
 		}
 		select {
 		case serr := <-done:
 			t.Fatalf("client: %v, server: %v", err, serr)
-		case <-time.After(20 * time.Millisecond):
+		default:
 		}
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+		return false
+	})
 	if err := <-done; err != nil {
 		t.Error(err)
 	}

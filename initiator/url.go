@@ -208,7 +208,7 @@ func (c *Config) URL() string {
 	if c.Auth.User != "" {
 		user = c.Auth.User + "@"
 	}
-	return fmt.Sprintf("%s://%s%s/%s/%d", c.Transport, user, c.Address, c.TargetName, c.LUN)
+	return fmt.Sprintf("%s://%s%s/%s/%d", c.Transport, user, volurl.Authority(c.Address), c.TargetName, c.LUN)
 }
 
 // onLink is an address that the portal at another one has told, with the interface that leads to both.

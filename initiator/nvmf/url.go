@@ -99,5 +99,5 @@ func (c *Config) URL() string {
 }
 
 func formatURL(scheme, address, nqn string, nsid uint32) string {
-	return fmt.Sprintf("%s://%s/%s/%d", scheme, address, url.PathEscape(nqn), nsid)
+	return fmt.Sprintf("%s://%s/%s/%d", scheme, volurl.Authority(address), url.PathEscape(nqn), nsid)
 }

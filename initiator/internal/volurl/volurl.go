@@ -83,6 +83,21 @@ func interfaceOf(zone string) (string, error) {
 	return name, nil
 }
 
+// Authority is host:port of HostPort as it stands in a URL: an interface that would be read as another one, or end the
+// host, is written as RFC 6874 has it.
+func Authority(addr string) string {
+	ip, rest, zoned := strings.Cut(addr, "%")
+	end := strings.LastIndex(rest, "]")
+	if !zoned || end < 0 {
+		return addr
+	}
+	zone := rest[:end]
+	if again, err := interfaceOf(zone); err == nil && again == zone && !strings.ContainsAny(zone, "/?@%,[]") {
+		return addr
+	}
+	return ip + "%25" + strings.ReplaceAll(url.PathEscape(zone), "@", "%40") + rest[end:]
+}
+
 // OnLink is a host that was told by the peer at an address, host:port: one that is local to a link is on the
 // interface by which the peer was reached, as the peer cannot know what that is called here (RFC 4007 §6).
 func OnLink(host, peer string) string {

@@ -88,7 +88,7 @@ func interfaceOf(zone string) (string, error) {
 func Authority(addr string) string {
 	ip, rest, zoned := strings.Cut(addr, "%")
 	end := strings.LastIndex(rest, "]")
-	if !zoned || end < 0 {
+	if !zoned || addr[0] != '[' || end < 0 {
 		return addr
 	}
 	zone := rest[:end]

@@ -12,7 +12,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"softiser/blockdev"
@@ -21,6 +20,7 @@ import (
 	"softiser/initiator/nbd"
 	"softiser/initiator/ublk"
 	"softiser/internal/handover"
+	"softiser/internal/unixsocket"
 	"softiser/internal/usage"
 )
 
@@ -326,59 +326,17 @@ func (a *Attachment) closeListeners() error {
 	return nil
 }
 
-// maxSocketPath is what sockaddr_un holds besides its final zero, unix(7).
-const maxSocketPath = 107
-
 // listenUnix opens a socket for this user alone; what it is for and the options that place it are
 // for errors.
 func listenUnix(what, path, options string) (net.Listener, error) {
-	if len(path) > maxSocketPath {
-		return nil, fmt.Errorf("%s socket: the path %s has %d bytes; the system takes %d: choose a shorter %s", what, path, len(path), maxSocketPath, options)
-	}
-	// One at a time does so in a folder: whoever looked before another one listens would remove that one's socket.
-	d, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return nil, fmt.Errorf("%s socket: %w", what, err)
-	}
-	defer d.Close()
-	if err := syscall.Flock(int(d.Fd()), syscall.LOCK_EX); err != nil {
-		return nil, fmt.Errorf("%s socket: locking %s: %w", what, d.Name(), err)
-	}
-	if err := removeDeadSocket(path); err != nil {
-		return nil, err
-	}
-	old := syscall.Umask(0o077)
-	l, err := net.Listen("unix", path)
-	syscall.Umask(old)
-	if err != nil {
-		return nil, fmt.Errorf("%s socket: %w", what, err)
+	l, err := unixsocket.Listen(path)
+	switch {
+	case err != nil && len(path) > unixsocket.MaxPath:
+		return nil, fmt.Errorf("%s %w: choose a shorter %s", what, err, options)
+	case err != nil:
+		return nil, fmt.Errorf("%s %w", what, err)
 	}
 	return l, nil
-}
-
-// removeDeadSocket removes a socket that nobody listens on.
-func removeDeadSocket(path string) error {
-	st, err := os.Lstat(path)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("NBD socket: %w", err)
-	}
-	if st.Mode()&os.ModeSocket == 0 {
-		return fmt.Errorf("NBD socket: %s exists and is not a socket", path)
-	}
-	c, err := net.Dial("unix", path)
-	switch {
-	case err == nil:
-		c.Close()
-		return fmt.Errorf("NBD socket: %s is in use by another process", path)
-	case errors.Is(err, os.ErrNotExist):
-		return nil
-	case !errors.Is(err, syscall.ECONNREFUSED): // the queue of one who listens may be full
-		return fmt.Errorf("NBD socket: %s may be in use by another process: %w", path, err)
-	}
-	return os.Remove(path)
 }
 
 // listenLoopback refuses addresses that others can reach: NBD here has neither

@@ -5,18 +5,17 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"net/http"
 	"net/http/pprof"
 	"os"
 	"path/filepath"
 	"strconv"
-	"syscall"
 	"time"
 
 	"go.uber.org/zap"
 
+	"softiser/internal/unixsocket"
 	"softiser/target"
 	"softiser/target/scsi"
 	"softiser/target/volume"
@@ -106,55 +105,18 @@ type Backend struct {
 	HandOver func(*net.UnixConn)
 }
 
-// maxPath is what sockaddr_un has room for, less the zero at the end.
-const maxPath = 107
-
 // Listen opens the socket, and makes its directory if that is missing (what is in
 // /run is gone after a boot). A stale one, left by a process that was killed, is
 // replaced; one that answers is an error.
 func Listen(path string) (net.Listener, error) {
-	if len(path) > maxPath {
-		return nil, fmt.Errorf("admin socket %s: the path has %d bytes; that of a socket has at most %d", path, len(path), maxPath)
-	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, fmt.Errorf("admin socket %s: %w", path, err)
 	}
-	ln, err := listen(path)
-	if errors.Is(err, syscall.EADDRINUSE) {
-		// A file that somebody has named by mistake is no stale socket.
-		if fi, statErr := os.Lstat(path); statErr == nil && fi.Mode()&fs.ModeSocket == 0 {
-			return nil, fmt.Errorf("admin socket %s: there is something else of that name", path)
-		}
-		c, dialErr := net.DialTimeout("unix", path, time.Second)
-		if dialErr == nil {
-			c.Close()
-			return nil, fmt.Errorf("admin socket %s: another process serves it", path)
-		}
-		// Only ECONNREFUSED says that nobody listens: the queue of one who does may be full.
-		if !errors.Is(dialErr, syscall.ECONNREFUSED) && !errors.Is(dialErr, fs.ErrNotExist) {
-			return nil, fmt.Errorf("admin socket %s: another process may serve it: %w", path, dialErr)
-		}
-		if err = os.Remove(path); err == nil || errors.Is(err, fs.ErrNotExist) {
-			ln, err = listen(path)
-		}
-	}
+	ln, err := unixsocket.Listen(path)
 	if err != nil {
-		return nil, fmt.Errorf("admin socket %s: %w", path, err)
+		return nil, fmt.Errorf("admin %w", err)
 	}
 	return ln, nil
-}
-
-// listen opens a socket that is its owner's from the first moment, whatever the umask:
-// Linux gives the name that bind(2) makes the mode of the socket, which is set before.
-func listen(path string) (net.Listener, error) {
-	lc := net.ListenConfig{Control: func(_, _ string, rc syscall.RawConn) error {
-		var err error
-		if cerr := rc.Control(func(fd uintptr) { err = syscall.Fchmod(int(fd), 0o600) }); cerr != nil {
-			return cerr
-		}
-		return err
-	}}
-	return lc.Listen(context.Background(), "unix", path)
 }
 
 // Serve answers requests until ctx is done.

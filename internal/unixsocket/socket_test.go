@@ -1,4 +1,4 @@
-package admin
+package unixsocket
 
 import (
 	"encoding/binary"
@@ -26,7 +26,7 @@ func TestSocketIsNeverOpenToOthers(t *testing.T) {
 	}
 	old := syscall.Umask(0)
 	defer syscall.Umask(old)
-	path := filepath.Join(dir, "admin.sock")
+	path := filepath.Join(dir, "s")
 	ln, err := Listen(path)
 	if err != nil {
 		t.Fatal(err)
@@ -61,7 +61,7 @@ func TestSocketIsNeverOpenToOthers(t *testing.T) {
 // A socket whose process does not come to accepting, so that its queue is full, is not taken for
 // one that a dead process has left.
 func TestBusySocketStays(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "admin.sock")
+	path := filepath.Join(t.TempDir(), "s")
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)

@@ -89,7 +89,7 @@ func bind(path string) (net.Listener, error) {
 func removeStale(path string) error {
 	// A file that somebody has named by mistake is no stale socket.
 	if fi, err := os.Lstat(path); err == nil && fi.Mode()&fs.ModeSocket == 0 {
-		return fmt.Errorf("socket %s: there is something else of that name", path)
+		return fmt.Errorf("socket %s: what has that name is not a socket", path)
 	}
 	c, err := net.DialTimeout("unix", path, time.Second)
 	if err == nil {

@@ -57,7 +57,7 @@ func TestListen(t *testing.T) {
 	if err := os.WriteFile(file, []byte("data"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	refused(t, file, "something else of that name")
+	refused(t, file, "is not a socket")
 	refused(t, filepath.Join(file, "s"), "not a directory")
 	if b, err := os.ReadFile(file); err != nil || string(b) != "data" {
 		t.Errorf("the file is gone: %v", err)

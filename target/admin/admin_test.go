@@ -189,7 +189,7 @@ func TestListen(t *testing.T) {
 	if err := os.WriteFile(file, []byte("data"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Listen(file); err == nil || !strings.Contains(err.Error(), "something else") {
+	if _, err := Listen(file); err == nil || !strings.Contains(err.Error(), "is not a socket") {
 		t.Errorf("a file where the socket should be: %v", err)
 	}
 	if b, err := os.ReadFile(file); err != nil || string(b) != "data" {

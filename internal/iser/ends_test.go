@@ -470,6 +470,12 @@ func TestTransferPostedAtTheEnd(t *testing.T) {
 	iu, gu := datamovertest.NewRecorder(), datamovertest.NewRecorder()
 	_, g := full(t, ConnConfig{}, ConnConfig{}, iu, gu)
 	gu.PDU(t, "NOP-Out").Release()
+	// The receive goroutine pushes behind that PDU, for which it takes the lock: it has done so when it stands.
+	if !g.qp.Park(func() bool { return true }, func() {}, nil) {
+		t.Fatal("it cannot be parked")
+	}
+	await.True(t, "it stands", g.qp.Still)
+	g.qp.Unpark()
 	x := &iscsi.Transfer{Len: 50, Ref: refOf(stags{ReadSTag: 5}), Segs: [][]byte{make([]byte, 50)}}
 	if err := g.PutData(x); err != nil { // not pushed
 		t.Fatal(err)

@@ -107,6 +107,9 @@ func TestLockedFolder(t *testing.T) {
 
 // A folder that may not be listed takes sockets all the same.
 func TestUnreadableFolder(t *testing.T) {
+	if os.Geteuid() == 0 {
+		t.Skip("root reads every folder")
+	}
 	dir := t.TempDir()
 	if err := os.Chmod(dir, 0o300); err != nil {
 		t.Fatal(err)

@@ -32,6 +32,7 @@ type Info struct {
 	Resident      bool   // what is in memory stays there (mlock)
 	InPlace       bool   // write leases lend the memory of the volume itself, as far as it is theirs alone
 	InTurn        bool   // WriteAt into memory goes one at a time whoever calls (the inode's lock)
+	ExactWrite    int    // longest WriteAt, bytes, that claims its own bytes only where a write lease is direct; others claim whole pages
 	Backend       string // "file", "mem", "raw", "null", "lvm": for people
 	CacheID       string // identity of the cache that holds what was not flushed; see below
 	ID            string // stable identity of the content's home (path, UUID); the seed of WWIDs

@@ -24,6 +24,13 @@ type stuckDevice struct {
 
 const stuckBytes = 1 << 20
 
+// Info says that nobody but a worker is to write parts of pages.
+func (d *stuckDevice) Info() blockdev.Info {
+	info := d.Device.Info()
+	info.ExactWrite = 0
+	return info
+}
+
 func (d *stuckDevice) WriteAt(p []byte, off int64) (int, error) {
 	if off < stuckBytes {
 		d.waiting.Add(1)

@@ -146,11 +146,10 @@ const claimPage = 4096
 // WritesAtOnce reports whether WriteAt would wait neither for storage nor for what is
 // lent: a write lease that can be had without waiting, for which probe is used, shows that
 // the memory behind the blocks is there. Of marked blocks the marks have to be taken away, which
-// waits. WriteAt claims whole pages; beside a lease
-// that shares one it would wait, and the data of that lease may be due on this very
-// goroutine.
+// waits. A WriteAt that claims whole pages would wait beside a lease
+// that shares one, and the data of that lease may be due on this very goroutine.
 func (p *placing) WritesAtOnce(probe *blockdev.Lease, off int64, n int) bool {
-	if (off|int64(n))&(claimPage-1) != 0 || p.blocks.marked(off, int64(n)) || p.blocks.medium.dev.LeaseWrite(probe, off, n, blockdev.Probe) != nil {
+	if (off|int64(n))&(claimPage-1) != 0 && n > p.blocks.medium.dev.Info().ExactWrite || p.blocks.marked(off, int64(n)) || p.blocks.medium.dev.LeaseWrite(probe, off, n, blockdev.Probe) != nil {
 		return false
 	}
 	at := probe.Direct && !probe.MayBlock(false)

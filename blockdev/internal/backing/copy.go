@@ -115,6 +115,13 @@ func (v *Volume) store(bufs [][]byte, off, n int64, fua bool) error {
 
 // put is store without the sync.
 func (v *Volume) put(bufs [][]byte, off, n int64) error {
+	if v.placeable(off, n) {
+		c := newClaim(v, off, n) // no page changes its state, so no lease of another part of one is waited for
+		done, err := c.place(bufs)
+		if c.end(); done || err != nil {
+			return err
+		}
+	}
 	defer v.exclusive(off, n).end()
 	// The size may have changed since the lease was taken.
 	if err := v.check(off, n); err != nil {
@@ -122,9 +129,6 @@ func (v *Volume) put(bufs [][]byte, off, n int64) error {
 	}
 	if err := v.mayWrite(off, n); err != nil {
 		return err
-	}
-	if v.placeable(off, n) && v.place(bufs, off) {
-		return nil
 	}
 	if err := v.pwrite(bufs, off); err != nil {
 		// The write may have been done in part, so the state of the pages is unknown, unless
@@ -151,11 +155,28 @@ type claim struct {
 // end gives the range back.
 func (c claim) end() { c.v.ranges.EndExclusive(c.first, c.length, c.ticket) }
 
+// place copies bufs into the pages of the range, which is as long. It reports false when they cannot be
+// stored to any more.
+func (c claim) place(bufs [][]byte) (done bool, err error) {
+	if err := c.v.check(c.first, c.length); err != nil {
+		return false, err
+	}
+	if err := c.v.mayWrite(c.first, c.length); err != nil {
+		return false, err
+	}
+	return c.v.placeable(c.first, c.length) && c.v.place(bufs, c.first), nil
+}
+
 // exclusive claims the whole pages around a range, so that no direct lease
 // shares a page whose state changes, until the claim is ended.
 func (v *Volume) exclusive(off, n int64) claim {
-	c := claim{v: v, first: v.floor(off)}
-	c.length = v.ceil(off+n) - c.first
+	first := v.floor(off)
+	return newClaim(v, first, v.ceil(off+n)-first)
+}
+
+// newClaim claims a range of v, which the caller ends.
+func newClaim(v *Volume, off, n int64) claim {
+	c := claim{v: v, first: off, length: n}
 	c.ticket, c.quiet = v.ranges.Exclusive(c.first, c.length, v.patience) // after the patience it goes on although leases are open
 	return c
 }

@@ -115,6 +115,9 @@ func open(cfg Config, sys kernel) (_ *Volume, err error) {
 		},
 		patience: cfg.Patience,
 	}
+	if cfg.Volatile && cfg.HolesKnown {
+		v.cfg.Info.ExactWrite = placeMax
+	}
 	v.durability.mapped = &v.mapped
 	if v.pool == nil {
 		v.pool = blockdev.DefaultPool()

@@ -21,6 +21,7 @@ type intake struct {
 	vec        []sockio.Vec
 	cuts       rxCuts
 	pattern    rxPattern
+	more       bool   // the last call has brought all that it could: more is likely to be there
 	ahead      bool   // buf may hold what the machine has not seen: it runs before the next read
 	deep       bool   // the room is a deep one
 	tight      bool   // the guess under way ends where the buffer has no more room
@@ -63,6 +64,7 @@ func (in *intake) call() (int, error) {
 	in.take()
 	in.vec = in.vec[:0]
 	in.cuts.aimed, in.cuts.n, in.cuts.i = 0, 0, 0
+	in.more = false
 	if in.deepen && !in.deep {
 		in.goDeep()
 	}
@@ -138,18 +140,20 @@ func (in *intake) direct() (int, error) {
 		known = known && resident.Holds(p)
 		aim += len(p)
 	}
-	guess := false
+	guess, tail := false, 0
 	if aim == x.left {
 		if x.ctrl.Last() {
 			guess = in.guess(in.pattern.gap)
 		}
 		if !guess {
-			in.put(in.buf[:in.tail()])
+			tail = in.tail()
+			in.put(in.buf[:tail])
 		}
 	}
 	in.cuts.off = false
 	n, err := qp.conn.Readv(in.vec, soon || known)
 	clear(in.vec)
+	in.more = tail > 0 && n == aim+tail
 	placed := max(min(n, aim), 0)
 	ok := true
 	if placed > 0 {

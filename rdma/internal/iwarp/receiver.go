@@ -33,6 +33,8 @@ const (
 	rxDeep    = 160 << 10 // and where one call has brought all the payloads that were guessed for want of room
 	directMin = 4 << 10   // payload bytes still in the socket from which readv goes to the destination
 	gapMax    = 1 << 10   // longest learned gap between two payloads
+	heldLeast = 64 << 10  // received by calls of one payload each before what has ended with them is told
+	heldMost  = 128 << 10 // and where much is on its way
 	lentLong  = 16 << 10  // average length from which a payload is worth a call
 	wcBatch   = 32
 	rxVec     = 128 // pieces of one readv
@@ -59,6 +61,8 @@ type receiver struct {
 	term    rxTerm      // Terminate in progress
 
 	nwc    int  // completions in the room
+	held   int  // bytes received since the last flush
+	holds  int  // so many at most
 	wakeTx bool // the transmitter may have something to do
 	lone   sockio.Lone
 	early  sockio.Early // of what a read brings
@@ -131,9 +135,16 @@ func (x *receiver) Ready() bool {
 	x.early.Waited()
 	for {
 		if qp.Dying.Load() {
+			x.flush()
 			return true
 		}
 		n, err := x.in.read()
+		if x.held > 0 && n <= 0 {
+			x.flush()
+			if err == sockio.ErrAgain {
+				continue // that has taken its time
+			}
+		}
 		if err == sockio.ErrAgain {
 			x.lone.Brought(x.stats.answers() - before)
 			x.idle()
@@ -160,6 +171,9 @@ func (x *receiver) Ready() bool {
 			return true
 		}
 		err = x.consume()
+		if err == nil && x.in.more && x.hold(n) {
+			continue
+		}
 		x.flush()
 		x.early = sockio.Early{}
 		if err != nil {
@@ -178,6 +192,20 @@ func (x *receiver) Ready() bool {
 			return false
 		}
 	}
+}
+
+// hold enters that n bytes have been received, behind which more are likely to lie in the socket, and reports
+// whether the next ones may be received before the batch is ended. Long payloads come one by a call; if each were a batch
+// of its own, its answer would leave by a call of its own, which costs as much as receiving it, and the peer would
+// send one by one as well. A quarter of what is on its way is held, so that the peer has something to do
+// meanwhile (ADR 216, 222).
+func (x *receiver) hold(n int) bool {
+	if x.held == 0 {
+		_, _, bytes := x.qp.lent.lent()
+		x.holds = int(min(max(bytes/4, heldLeast), heldMost))
+	}
+	x.held += n
+	return x.held < x.holds
 }
 
 // stops reports whether the receiver, where it stands, is to stop. What has come is
@@ -399,6 +427,7 @@ func (x *receiver) terminate(c wire.Cause, detail string) error {
 // what has come allows it, handlers run.
 func (x *receiver) flush() {
 	qp := x.qp
+	x.held = 0
 	if x.nwc == 0 && !x.wakeTx {
 		return
 	}

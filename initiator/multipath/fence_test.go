@@ -66,6 +66,43 @@ func TestTimedOutWriteEndsWithItsFence(t *testing.T) {
 	})
 }
 
+// The same on a path that stays up by another session, and has never been lost or was lost long ago: how long the write
+// waits for its fence counts from the loss of its own session.
+func TestTimedOutWriteOfALostSessionEndsWithItsFence(t *testing.T) {
+	for name, before := range map[string]time.Duration{"never lost": 0, "lost long ago": time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				st := newStorage()
+				a := st.path("a")
+				v := open(t, Config{}, a)
+				if before > 0 {
+					a.cut()
+					time.Sleep(time.Second)
+					a.restore()
+					time.Sleep(before)
+				}
+				a.mu.Lock()
+				a.lag, a.loses = 20*time.Second, blockio.ErrTimeoutUnknown
+				a.mu.Unlock()
+				w := start(v, write(0, 1))
+				time.Sleep(time.Millisecond)
+				a.halve()
+				time.Sleep(10 * time.Second)
+				pending(t, "the write that has timed out", w)
+				a.restore()
+				if err := <-w; !errors.Is(err, blockio.ErrTimeout) {
+					t.Fatalf("after the fence: %v", err)
+				}
+				do(t, v, write(0, 3))
+				time.Sleep(a.lag)
+				if got := st.get(0); got != 3 {
+					t.Errorf("the block holds %d: a write that has failed has undone a later one", got)
+				}
+			})
+		})
+	}
+}
+
 // A write that is lost while its path is being fenced for others waits for the next time.
 func TestWhatIsLostWhileAPathIsFencedWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

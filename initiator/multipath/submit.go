@@ -211,6 +211,9 @@ func (q *request) await(failed error) {
 		q.again()
 		return
 	}
+	if p.up && p.unknown() == 0 { // it has other sessions
+		p.lost = time.Now()
+	}
 	p.limbo.push(q)
 	v.mu.Unlock()
 	p.nudge()

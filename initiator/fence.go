@@ -71,7 +71,7 @@ func (f fence) leads(o *LUN, group int) bool {
 func (f fence) reinstate(ctx context.Context, via *Session, group int) (over bool, err error) {
 	c := f.session.cfg
 	c.Address, c.Transport, c.Auth = via.Info().Portal, via.cfg.Transport, via.cfg.Auth
-	c.Path, c.KeepTrying, c.FailNow, c.OnEvent, c.Sessions = false, false, true, nil, 1
+	c.Path, c.KeepTrying, c.FailNow, c.OnEvent, c.Sessions, c.Carried = false, false, true, nil, 1, nil
 	n, err := Dial(ctx, c)
 	if err != nil {
 		return false, err

@@ -11,6 +11,7 @@ import (
 	"softiser/initiator"
 	"softiser/initiator/blockio"
 	"softiser/initiator/multipath"
+	"softiser/internal/await"
 	"softiser/target"
 )
 
@@ -96,6 +97,44 @@ func TestPathsCarried(t *testing.T) {
 			}
 		}
 		if err := v.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A session that has come from another process is fenced by a login over another path, when it is lost here.
+func TestCarriedPathIsFenced(t *testing.T) {
+	both(t, func(t *testing.T, tr initiator.Transport) {
+		srv := serve(t, target.Target{Name: iqn + "one"})
+		a := newLink(t, srv.Addrs()[0])
+		cfg := config(tr, a.addr(), iqn+"one")
+		cfg.Path, cfg.ISID = true, [6]byte{0x80, 1, 2, 3}
+		open := func(c initiator.Config) *initiator.LUN {
+			t.Helper()
+			l, err := initiator.Open(t.Context(), c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { l.Close() })
+			return l
+		}
+		before := open(cfg)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if err := before.Rest(ctx); err != nil {
+			t.Fatal(err)
+		}
+		defer before.Resume()
+		all, err := before.Carry()
+		if err != nil {
+			t.Fatal(err)
+		}
+		next := cfg
+		next.Carried = all
+		l, other := open(next), open(config(tr, srv.Addrs()[1], iqn+"one"))
+		a.cut()
+		await.True(t, "the session is lost", func() bool { up, _ := l.Connected(); return !up })
+		if err := l.Fence(ctx, []blockio.Path{other}); err != nil {
 			t.Error(err)
 		}
 	})

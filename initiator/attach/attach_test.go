@@ -40,6 +40,7 @@ type fakeLUN struct {
 	cached  bool          // the target has a volatile cache
 	ro      atomic.Bool   // the volume is write-protected
 	resized func(blockdev.Info)
+	names   []string // nil: a name that says nothing
 }
 
 func (l *fakeLUN) Info() blockdev.Info {
@@ -80,7 +81,12 @@ func (l *fakeLUN) SubmitBatch(rs []*blockio.Request) {
 
 func (l *fakeLUN) NewFlusher() *blockio.Flusher { return nil }
 
-func (l *fakeLUN) Names() []string { return []string{"naa.fake"} }
+func (l *fakeLUN) Names() []string {
+	if l.names != nil {
+		return l.names
+	}
+	return []string{"naa.fake"}
+}
 
 func (l *fakeLUN) Extents(off, n int64) ([]blockdev.Extent, error) {
 	return []blockdev.Extent{{Off: off, Len: n, Data: true}}, nil

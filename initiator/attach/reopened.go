@@ -12,6 +12,7 @@ import (
 	"softiser/blockdev"
 	"softiser/initiator/blockio"
 	"softiser/initiator/internal/pause"
+	"softiser/initiator/multipath"
 )
 
 // reopened is a volume that another process had open, and that this one opens again under
@@ -156,7 +157,8 @@ func (r *reopened) attempt() error {
 // same says why a volume is not the one that there was.
 func (w *handedVolume) same(vol LUN) error {
 	names, info := vol.Names(), vol.Info()
-	if len(names) > 0 && len(w.Names) > 0 && names[0] != w.Names[0] {
+	// Of paths over different wires each has its own first name.
+	if len(names) > 0 && len(w.Names) > 0 && names[0] != w.Names[0] && !multipath.SameNames(names, w.Names) {
 		return fmt.Errorf("%w: it is %s, it was %s", errOther, names[0], w.Names[0])
 	}
 	if info.BlockSize != w.Info.BlockSize {

@@ -401,6 +401,18 @@ func TestReopened(t *testing.T) {
 	}
 }
 
+// A volume that the process before had over another wire first, by which it has another first name, is the same one.
+func TestReopenedOverAnotherWire(t *testing.T) {
+	l := &fakeLUN{data: make([]byte, 1<<20)}
+	for names, same := range map[string]bool{"naa.6 eui.1 t10.x": true, "naa.6 eui.2": false, "naa.6": false} {
+		l.names = []string{"eui.1", "uuid.2"}
+		w := &handedVolume{Names: strings.Fields(names), Info: l.Info()}
+		if err := w.same(l); (err == nil) != same || err != nil && !errors.Is(err, errOther) {
+			t.Errorf("%s: %v", names, err)
+		}
+	}
+}
+
 // Another volume in its place ends the attachment.
 func TestReopenedIsAnother(t *testing.T) {
 	l := &fakeLUN{data: make([]byte, 1<<20)}

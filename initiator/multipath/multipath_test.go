@@ -552,7 +552,7 @@ func TestSameNames(t *testing.T) {
 		{[]string{"naa.1"}, []string{"eui.1"}, false},
 		{[]string{"naa.1"}, nil, false},
 	} {
-		if sameNames(c.a, c.b) != c.same || sameNames(c.b, c.a) != c.same {
+		if SameNames(c.a, c.b) != c.same || SameNames(c.b, c.a) != c.same {
 			t.Errorf("%v and %v: want %v", c.a, c.b, c.same)
 		}
 	}

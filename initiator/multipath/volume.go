@@ -168,7 +168,7 @@ func (v *Volume) admit(vol blockio.Path) error {
 		v.info.Store(&info)
 		return nil
 	}
-	if !sameNames(v.names, names) {
+	if !SameNames(v.names, names) {
 		return fmt.Errorf("%w: it is %s, the volume is %s", errOther, strings.Join(names, ", "), strings.Join(v.names, ", "))
 	}
 	if info.BlockSize != v.block {
@@ -180,9 +180,9 @@ func (v *Volume) admit(vol blockio.Path) error {
 	return nil
 }
 
-// sameNames reports whether two lists of names belong to one volume: they have a name in
+// SameNames reports whether two lists of names belong to one volume: they have a name in
 // common, and none of a kind of which the other has only others.
-func sameNames(a, b []string) bool {
+func SameNames(a, b []string) bool {
 	common := false
 	for _, n := range a {
 		kind, _, _ := strings.Cut(n, ".")

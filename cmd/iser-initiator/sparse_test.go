@@ -2,6 +2,8 @@ package main
 
 import (
 	"bytes"
+	"context"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -12,6 +14,7 @@ import (
 	"softiser/blockdev"
 	"softiser/blockdev/mem"
 	"softiser/initiator"
+	"softiser/initiator/blockio"
 )
 
 // asProgram, set, makes this test binary the program itself, with its arguments.
@@ -111,5 +114,44 @@ func TestWriteSparseWithFUA(t *testing.T) {
 		if n := v.flushes.Load(); (n > 0) != fua {
 			t.Errorf("%d flushes with fua %v", n, fua)
 		}
+	}
+}
+
+// zeroless is a volume whose target refuses the command for zeroes, which only that tells.
+type zeroless struct {
+	*initiator.LUN
+	refused atomic.Int32
+}
+
+func (v *zeroless) Do(ctx context.Context, r *blockio.Request) error {
+	if r.Op == blockio.OpWriteZeroes && v.refused.Add(1) == 1 {
+		r.Err = fmt.Errorf("%w: WRITE SAME", blockdev.ErrNotSupported)
+		return r.Err
+	}
+	return v.LUN.Do(ctx, r)
+}
+
+// Where the target has no command for zeroes, those of --sparse are written.
+func TestWriteSparseWithoutWriteSame(t *testing.T) {
+	mv, err := mem.Open(mem.Config{Name: t.Name(), Size: 1 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := initiator.Open(t.Context(), initiator.Config{Address: serveVolume(t, mv, ""), TargetName: testIQN})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if _, err := l.WriteAt(bytes.Repeat([]byte{1}, 64<<10), 0); err != nil {
+		t.Fatal(err)
+	}
+	s := &stream{lun: &zeroless{LUN: l}, length: -1, chunk: 16 << 10, depth: 1, sparse: true, prog: startProgress("written", 1<<20, false)}
+	defer s.prog.stop()
+	if err := s.write(t.Context(), bytes.NewReader(make([]byte, 64<<10))); err != nil {
+		t.Fatal(err)
+	}
+	got := make([]byte, 64<<10)
+	if _, err := l.ReadAt(got, 0); err != nil || !bytes.Equal(got, make([]byte, 64<<10)) {
+		t.Errorf("the volume does not hold zeroes: %v", err)
 	}
 }

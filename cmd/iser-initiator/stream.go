@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"softiser/blockdev"
 	"softiser/initiator/blockio"
 )
 
@@ -69,6 +70,9 @@ func (s *stream) counted(r io.Reader) io.Reader {
 func (s *stream) start(ctx context.Context, p *piece) {
 	go func() {
 		s.lun.Do(ctx, &p.req) // the error stays in the request
+		if p.req.Op == blockio.OpWriteZeroes && errors.Is(p.req.Err, blockdev.ErrNotSupported) {
+			s.lun.Do(ctx, &p.req) // the target turned out to have no such command: zeroes are written from now on
+		}
 		p.done <- struct{}{}
 	}()
 }

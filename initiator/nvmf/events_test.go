@@ -8,6 +8,7 @@ import (
 
 	. "softiser/initiator/nvmf"
 	"softiser/internal/await"
+	"softiser/internal/nvme"
 )
 
 // Events are told one at a time, in the order in which they come about, although each recovery has
@@ -51,4 +52,24 @@ func TestEventsInOrder(t *testing.T) {
 	if want := []EventKind{EventConnected, EventLost, EventRecovered, EventLost, EventRecovered, EventClosed}; !slices.Equal(told, want) {
 		t.Errorf("told %v, want %v", told, want)
 	}
+}
+
+// A controller that refuses a request for events, as one does that goes, is not asked again; the next one is.
+func TestEventsOfTheNextController(t *testing.T) {
+	f := newFake(t)
+	refused := make(chan struct{}, 1)
+	cfg := f.config()
+	cfg.OnEvent = func(e Event) {
+		if e.Kind == EventAsync && e.Err != nil {
+			refused <- struct{}{}
+		}
+	}
+	open(t, cfg)
+	ask := "a request for events is answered"
+	await.True(t, ask, func() bool { return f.release(0, nvme.AdminAsyncEvent, nvme.InternalError, 0) > 0 })
+	<-refused
+	f.drop()
+	await.True(t, ask, func() bool {
+		return f.release(0, nvme.AdminAsyncEvent, nvme.Success, uint64(nvme.EventNamespaceChanged)) > 0
+	})
 }

@@ -20,11 +20,12 @@ func (l listener) run() {
 		l.catchUp()
 	}
 	for a.WaitLive(a.ctx) == nil {
+		losses := a.losses.Load()
 		e, err := l.next()
 		if err != nil {
 			if !errors.Is(err, errLost) && a.ctx.Err() == nil {
 				a.event(Event{Kind: EventAsync, Err: err, Detail: "no events will be heard of"})
-				<-a.ctx.Done() // the controller does not support events: do not ask again
+				l.another(losses) // this controller does not support events, or goes: do not ask it again
 			}
 			l.pause(tick)
 			continue
@@ -41,6 +42,24 @@ func (l listener) run() {
 		// pause bounds what a controller with many events can make us do.
 		l.acknowledge(ev.Log())
 		l.pause(tick)
+	}
+}
+
+// another waits until the association has been lost since there were so many losses, or the end.
+func (l listener) another(losses uint32) {
+	a := l.a
+	for {
+		a.mu.Lock()
+		same, ch := a.losses.Load() == losses, a.changed
+		a.mu.Unlock()
+		if !same {
+			return
+		}
+		select {
+		case <-ch:
+		case <-a.ctx.Done():
+			return
+		}
 	}
 }
 

@@ -71,7 +71,11 @@ func (k *keyFlag) String() string { return fmt.Sprintf("%#x", uint64(*k)) }
 func (k *keyFlag) Type() string   { return "KEY" }
 
 func (k *keyFlag) Set(s string) error {
-	n, err := strconv.ParseUint(s, 0, 64)
+	base, digits := 10, s // not 8 for one that begins with 0
+	if hex, ok := strings.CutPrefix(strings.ToLower(s), "0x"); ok {
+		base, digits = 16, hex
+	}
+	n, err := strconv.ParseUint(digits, base, 64)
 	if err != nil {
 		return fmt.Errorf("a key is a number of up to 64 bits, such as 0x1234: %w", errors.Unwrap(err))
 	}

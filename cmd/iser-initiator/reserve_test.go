@@ -116,3 +116,19 @@ func TestReserveRefused(t *testing.T) {
 		t.Error(out)
 	}
 }
+
+// A key is decimal, or hexadecimal behind 0x, and nothing else.
+func TestReservationKeys(t *testing.T) {
+	for text, want := range map[string]uint64{"1": 1, "0123": 123, "0x1f": 0x1f, "0XABC": 0xabc, "0": 0, "0xffffffffffffffff": 1<<64 - 1} {
+		var k keyFlag
+		if err := k.Set(text); err != nil || uint64(k) != want {
+			t.Errorf("%s is %d, %v; want %d", text, k, err, want)
+		}
+	}
+	for _, text := range []string{"", "0x", "1_0", "0b1", "0o7", "abc", "-1", "0x10000000000000000"} {
+		var k keyFlag
+		if err := k.Set(text); err == nil {
+			t.Errorf("%q is %d", text, k)
+		}
+	}
+}

@@ -66,10 +66,11 @@ func Discover(ctx context.Context, cfg Config) (*Log, error) {
 		return nil, err
 	}
 	log, err := a.DiscoveryLog(ctx)
+	left := a.Close()
 	if err != nil {
-		err = fmt.Errorf("nvmf: discovery at %s: %w", cfg.Address, err)
+		return log, errors.Join(fmt.Errorf("nvmf: discovery at %s: %w", cfg.Address, err), left)
 	}
-	return log, errors.Join(err, a.Close())
+	return log, nil // whatever the controller makes of the farewell
 }
 
 // pieceEntries is how many entries one command reads at most, and generationTries how often a log

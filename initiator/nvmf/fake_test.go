@@ -783,6 +783,24 @@ func TestDiscoveryLogChanges(t *testing.T) {
 	}
 }
 
+// A discovery service that ends the connection when its host says that it leaves has told what it knows.
+func TestDiscoveryWithoutFarewell(t *testing.T) {
+	f := newFake(t)
+	f.ident.Type = nvme.TypeDiscovery
+	f.set(func(q *fakeQueue, k *nvme.Command, _ *nvme.CQE) bool {
+		s := &k.SQE
+		if s.Opcode() == nvme.OpFabrics && s.FabricsType() == nvme.FabricsPropertySet && nvme.Config(s.Property().Value()).Shutdown() != 0 {
+			q.c.Terminate(errors.New("it hangs up"))
+			return false
+		}
+		return true
+	})
+	log, err := Discover(t.Context(), Config{Address: f.ln.Addr().String(), HostNQN: hostNQN})
+	if err != nil || log == nil {
+		t.Error(log, err)
+	}
+}
+
 // Referrals are followed once each, and not without end.
 func TestReferrals(t *testing.T) {
 	f := newFake(t)

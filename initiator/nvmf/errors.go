@@ -29,6 +29,8 @@ func statusError(name string, s nvme.Status) error {
 		return fmt.Errorf("%w: %w", blockio.ErrInaccessible, e)
 	case nvme.NamespaceWriteProtect:
 		return fmt.Errorf("%w: %w", blockdev.ErrReadOnly, e)
+	case nvme.LBAOutOfRange:
+		return fmt.Errorf("%w: %w", blockdev.ErrOutOfRange, e)
 	case nvme.CapacityExceeded:
 		return fmt.Errorf("%w: %w", blockdev.ErrNoSpace, e)
 	case nvme.InvalidNamespace:

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"softiser/blockdev"
 	"softiser/initiator/blockio"
 	. "softiser/initiator/nvmf"
 	"softiser/internal/await"
@@ -413,6 +414,26 @@ func TestCacheLost(t *testing.T) {
 	}
 	if err := n.Flush(); err != nil {
 		t.Error(err)
+	}
+}
+
+// What a controller says of its medium is what any other device would.
+func TestDeviceErrors(t *testing.T) {
+	f := newFake(t)
+	n := open(t, f.config())
+	for status, want := range map[nvme.Status]error{
+		nvme.LBAOutOfRange: blockdev.ErrOutOfRange, nvme.CapacityExceeded: blockdev.ErrNoSpace, nvme.NamespaceWriteProtect: blockdev.ErrReadOnly,
+		nvme.WriteFault: blockdev.ErrMedium,
+	} {
+		f.set(func(_ *fakeQueue, k *nvme.Command, e *nvme.CQE) bool {
+			if k.SQE.Opcode() == nvme.OpWrite {
+				e.SetStatus(status | nvme.DoNotRetry)
+			}
+			return true
+		})
+		if _, err := n.WriteAt(make([]byte, 4096), 0); !errors.Is(err, want) {
+			t.Errorf("%v: %v, want %v", status, err, want)
+		}
 	}
 }
 

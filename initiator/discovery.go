@@ -187,7 +187,8 @@ func (x *textExchange) sendTargets(ctx context.Context, c *conn) ([]byte, error)
 		text = append(text, a.data...)
 		r := a.bhs.Text()
 		if r.Final() {
-			return text, x.logout(ctx, c)
+			x.logout(ctx, c)
+			return text, nil
 		}
 		if ttt = r.TTT(); ttt == iscsi.ReservedTag {
 			return nil, errors.New("the target's answer is not complete, and it gives no tag to ask for the rest")
@@ -196,20 +197,17 @@ func (x *textExchange) sendTargets(ctx context.Context, c *conn) ([]byte, error)
 	}
 }
 
-// logout ends the session; a target that closes the connection instead of
-// answering has ended it as well.
-func (x *textExchange) logout(ctx context.Context, c *conn) error {
+// logout ends the session. Whatever the target makes of it, it has told what it was asked for.
+func (x *textExchange) logout(ctx context.Context, c *conn) {
 	var p iscsi.PDU
 	q := p.BHS.NewLogoutRequest(iscsi.LogoutSession)
 	q.SetITT(2)
 	q.SetCmdSN(x.cmdSN)
 	q.SetExpStatSN(x.statSN)
-	if err := c.dm.SendControl(&p); err != nil {
-		return nil
+	if c.dm.SendControl(&p) != nil {
+		return
 	}
-	if _, err := x.wait(ctx, c, iscsi.OpLogoutResp); err != nil && !errors.Is(err, errConnGone) {
-		return fmt.Errorf("logout: %w", err)
+	if _, err := x.wait(ctx, c, iscsi.OpLogoutResp); err == nil || errors.Is(err, errConnGone) {
+		c.awaitClose()
 	}
-	c.awaitClose()
-	return nil
 }

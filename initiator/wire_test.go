@@ -93,6 +93,28 @@ func TestDiscoverInPieces(t *testing.T) {
 	})
 }
 
+// A target that says one thing too many has told what it was asked for, although the logout is not answered as it should be.
+func TestDiscoverWithoutLogout(t *testing.T) {
+	bubble(t, func(t *testing.T, ft *fakeTarget) {
+		ft.onText = func(d *fakeDM, p *iscsi.PDU) {
+			for range 2 {
+				var r iscsi.PDU
+				r.BHS.NewTextResponse().SetFinal(true)
+				r.BHS.SetITT(p.BHS.ITT())
+				r.BHS.SetTTT(iscsi.ReservedTag)
+				r.Data = iscsi.AppendTarget(nil, &iscsi.DiscoveredTarget{Name: "iqn.2026-11.softiser:a"})
+				d.win.Advance()
+				d.answer(&r)
+			}
+		}
+		cfg := ft.config()
+		cfg.TargetName = ""
+		if ts, err := Discover(context.Background(), cfg); err != nil || len(ts) != 1 {
+			t.Errorf("%+v, %v", ts, err)
+		}
+	})
+}
+
 // A portal that is reached on a link, which initiators call what they like, tells of addresses there.
 func TestDiscoverOnLink(t *testing.T) {
 	bubble(t, func(t *testing.T, ft *fakeTarget) {

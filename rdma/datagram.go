@@ -142,7 +142,7 @@ func (qp *QP) Resolve(ctx context.Context, network, addr string, privateData []b
 	if err != nil {
 		return nil, err
 	}
-	to, err := resolve(ctx, network, addr)
+	to, err := resolve(ctx, network, addr, qp.cfg.Datagram.LocalAddr)
 	if err != nil {
 		return nil, err
 	}
@@ -188,7 +188,7 @@ func (d *Device) ServeDatagrams(network, addr string, f func(*Lookup) LookupAnsw
 	if d.life.over() {
 		return nil, errGone("device")
 	}
-	at, err := resolve(context.Background(), network, addr)
+	at, err := resolve(context.Background(), network, addr, netip.Addr{})
 	if err != nil {
 		return nil, err
 	}

@@ -175,7 +175,7 @@ func (qp *QP) Attach(local, peer Endpoint, p *ConnParams) error {
 // LocalAddrTo is the address from which this host would send to another one: what a queue
 // pair of the type UD may be bound to.
 func LocalAddrTo(ctx context.Context, host string) (netip.Addr, error) {
-	to, err := resolve(ctx, ProviderRoCE.Network(), net.JoinHostPort(host, "0"))
+	to, err := resolve(ctx, ProviderRoCE.Network(), net.JoinHostPort(host, "0"), netip.Addr{})
 	if err != nil {
 		return netip.Addr{}, err
 	}

@@ -7,6 +7,7 @@ import (
 	"math/bits"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"time"
 
@@ -119,19 +120,20 @@ func (p *ConnParams) roce(d *Device, limit int) (*roce.Params, error) {
 const maxRetries = 7
 
 func (t *overUDP) dial(ctx context.Context, network, addr string, qp *QP, p *ConnParams) error {
-	to, err := resolve(ctx, network, addr)
+	w, err := p.roce(qp.pd.dev, mad.UserREQ)
 	if err != nil {
 		return err
 	}
-	w, err := p.roce(qp.pd.dev, mad.UserREQ)
+	to, err := resolve(ctx, network, addr, w.Local)
 	if err != nil {
 		return err
 	}
 	return roce.Connect(ctx, roceOf(qp), to, w)
 }
 
-// resolve finds an address of a host, and the number of a port.
-func resolve(ctx context.Context, network, addr string) (netip.AddrPort, error) {
+// resolve finds an address of a host, and the number of a port. Of a host with several it is one of
+// the family of local, which may be the zero address.
+func resolve(ctx context.Context, network, addr string, local netip.Addr) (netip.AddrPort, error) {
 	var none netip.AddrPort
 	if network != ProviderRoCE.Network() {
 		return none, invalid("network %q: a device of provider %v has %q", network, ProviderRoCE, ProviderRoCE.Network())
@@ -152,7 +154,13 @@ func resolve(ctx context.Context, network, addr string) (netip.AddrPort, error) 
 	if err != nil {
 		return none, fmt.Errorf("rdma: %w", err)
 	}
-	return netip.AddrPortFrom(ips[0].Unmap(), uint16(port)), nil
+	return netip.AddrPortFrom(choose(ips, local), uint16(port)), nil
+}
+
+// choose is the first address of the family of local. Where there is none, connecting tells.
+func choose(ips []netip.Addr, local netip.Addr) netip.Addr {
+	i := slices.IndexFunc(ips, func(ip netip.Addr) bool { return local.IsValid() && ip.Unmap().Is4() == local.Unmap().Is4() })
+	return ips[max(i, 0)].Unmap()
 }
 
 // onLink is an address in the form in which ports and peers are kept: with an interface, by its name, where it is
@@ -176,7 +184,7 @@ func onLink(ip netip.Addr) (netip.Addr, error) {
 }
 
 func (t *overUDP) listen(network, addr string, cfg *ListenConfig) (acceptor, error) {
-	at, err := resolve(context.Background(), network, addr)
+	at, err := resolve(context.Background(), network, addr, netip.Addr{})
 	if err != nil {
 		return nil, err
 	}

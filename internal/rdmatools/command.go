@@ -115,6 +115,15 @@ func (e *endpoint) disconnect() {
 	<-e.qp.Done()
 }
 
+// interrupted is err, or why ctx has ended: a signal closes the connections and listeners that a
+// tool waits for, and they fail of that.
+func interrupted(ctx context.Context, err error) error {
+	if err != nil && ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return err
+}
+
 // printJSON writes v as one indented JSON document.
 func printJSON(w io.Writer, v any) error {
 	enc := json.NewEncoder(w)

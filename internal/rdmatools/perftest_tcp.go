@@ -3,7 +3,6 @@ package rdmatools
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -212,7 +211,7 @@ func (p *perf) exchangeTCP(ctx context.Context, server string) error {
 			if p.persist && ctx.Err() != nil {
 				return nil
 			}
-			return errors.Join(err, ctx.Err())
+			return interrupted(ctx, err)
 		}
 		from := nc.RemoteAddr()
 		err = p.testTCP(ctx, dev, nc, params, false)
@@ -227,11 +226,7 @@ func (p *perf) exchangeTCP(ctx context.Context, server string) error {
 
 // testTCP is one test over a connection to the other end, which it closes.
 func (p *perf) testTCP(ctx context.Context, dev *rdma.Device, nc net.Conn, params rdma.ConnParams, client bool) (err error) {
-	defer func() {
-		if err != nil { // of a connection that a signal has closed
-			err = errors.Join(err, ctx.Err())
-		}
-	}()
+	defer func() { err = interrupted(ctx, err) }()
 	one := *p // what follows from the other end is for this test
 	p = &one
 	c := newPTTCP(nc, client)

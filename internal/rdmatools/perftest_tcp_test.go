@@ -1,7 +1,9 @@
 package rdmatools
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -168,4 +170,39 @@ func FuzzExchange(f *testing.F) {
 			t.Errorf("%+v became %+v", o, o2)
 		}
 	})
+}
+
+// A signal is no failure of the network, by which programs would take it for a refused connection:
+// neither of a server that waits for its client, nor of one whose client says nothing.
+func TestInterrupted(t *testing.T) {
+	for _, args := range [][]string{{"rc-pingpong"}, {"write-bw", "--provider", "roce", "--tcp-exchange"}} {
+		for _, silent := range []bool{false, true} {
+			addr := rdmatest.RoCEAddr().String()
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan error, 1)
+			if !silent {
+				cancel()
+			}
+			go func() {
+				_, err := tool(ctx, append(args, "--bind_source_ip", addr)...)
+				done <- err
+			}()
+			if silent {
+				if err := served(t, func() error {
+					nc, err := net.Dial("tcp", net.JoinHostPort(addr, fmt.Sprint(perfPort)))
+					if err == nil {
+						t.Cleanup(func() { nc.Close() })
+					}
+					return err
+				}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			cancel()
+			var op *net.OpError
+			if err := <-done; !errors.Is(err, context.Canceled) || errors.As(err, &op) {
+				t.Errorf("%v, with a silent client %v: %v", args, silent, err)
+			}
+		}
+	}
 }

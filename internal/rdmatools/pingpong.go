@@ -3,7 +3,6 @@ package rdmatools
 import (
 	"context"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -138,11 +137,7 @@ func pingpongCommand(t rdma.QPType) *cobra.Command {
 
 // run exchanges numbers with the other end, then messages.
 func (p *pingpong) run(ctx context.Context, server string) (err error) {
-	defer func() {
-		if err != nil { // of a connection that a signal has closed
-			err = errors.Join(err, ctx.Err())
-		}
-	}()
+	defer func() { err = interrupted(ctx, err) }()
 	var local netip.Addr
 	if p.source != "" {
 		if local, err = netip.ParseAddr(p.source); err != nil {

@@ -226,6 +226,7 @@ type perfServer struct {
 	heads     [][]byte         // network headers of the receives, which their IDs count, as long as dest is not known
 	wcs       [64]rdma.WC
 	in, out   []rdma.SGE
+	progress  atomic.Uint64 // messages so far, and lookups
 }
 
 func (s *perfServer) post() error {
@@ -248,6 +249,7 @@ func (s *perfServer) handle(cq *rdma.CQ) {
 			if wc.Status != rdma.StatusSuccess || wc.Opcode != rdma.WCRecv && wc.Opcode != rdma.WCRecvImm {
 				continue
 			}
+			s.progress.Add(1)
 			err := s.answerTo(wc)
 			if err == nil {
 				err = s.post()

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"time"
 
 	"softiser/internal/usage"
 	"softiser/rdma"
@@ -129,13 +130,31 @@ func (p *perf) serveDatagramClient(ctx context.Context, dev *rdma.Device) error 
 		return err
 	}
 	defer ln.Close()
-	select {
-	case err := <-d.done:
-		return err
-	case <-d.s.qp.Done():
-		return d.s.qp.Err()
-	case <-ctx.Done():
-		return ctx.Err()
+	return d.wait(ctx)
+}
+
+// perfPatience is how long a client that has begun a test may be silent: longer than a lookup takes.
+const perfPatience = 10 * time.Second
+
+// wait waits for the end of the test, which a client that was interrupted does not tell of.
+func (d *perfDatagrams) wait(ctx context.Context) error {
+	look := time.NewTicker(perfPatience)
+	defer look.Stop()
+	for seen := uint64(0); ; {
+		select {
+		case err := <-d.done:
+			return err
+		case <-d.s.qp.Done():
+			return d.s.qp.Err()
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-look.C:
+			now := d.s.progress.Load()
+			if now != 0 && now == seen {
+				return fmt.Errorf("%w: nothing has come from the client for %v, nor its end", rdma.ErrTimeout, perfPatience)
+			}
+			seen = now
+		}
 	}
 }
 
@@ -154,6 +173,7 @@ func (d *perfDatagrams) lookup(l *rdma.Lookup) rdma.LookupAnswer {
 		d.finish(nil)
 		return yes
 	case d.asked == l.Remote:
+		d.s.progress.Add(1)
 		return yes
 	case d.client.IsValid():
 		return rdma.LookupAnswer{PrivateData: []byte("the server is busy with another test")}
@@ -168,6 +188,7 @@ func (d *perfDatagrams) lookup(l *rdma.Lookup) rdma.LookupAnswer {
 		return rdma.LookupAnswer{PrivateData: why[:min(len(why), maxLookupReason)]}
 	}
 	d.client, d.asked = from, l.Remote
+	d.s.progress.Add(1)
 	return yes
 }
 

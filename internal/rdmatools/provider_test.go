@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"softiser/rdma"
@@ -157,7 +158,6 @@ func TestPerfUD(t *testing.T) {
 	}
 }
 
-// Both atomic operations do what they say.
 // Somebody else's lookup, whatever it asks for, does not end the test of a client.
 func TestPerfUDStrangers(t *testing.T) {
 	client := rdma.RoCEAddr(netip.MustParseAddrPort("127.0.0.2:50000"))
@@ -181,6 +181,43 @@ func TestPerfUDStrangers(t *testing.T) {
 	}
 }
 
+// A server waits for its first client without end, but not for one that has left without a word.
+func TestPerfUDClientGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &perfDatagrams{s: &perfServer{endpoint: &endpoint{qp: new(rdma.QP)}}, done: make(chan error, 1)}
+		ended := make(chan error, 1)
+		go func() { ended <- d.wait(t.Context()) }()
+		goesOn := func(when string) {
+			t.Helper()
+			synctest.Wait()
+			select {
+			case err := <-ended:
+				t.Fatalf("%s: %v", when, err)
+			default:
+			}
+		}
+		time.Sleep(time.Hour)
+		goesOn("before there is a client")
+		for range 100 {
+			d.s.progress.Add(1)
+			time.Sleep(perfPatience - time.Second)
+			goesOn("while messages come")
+		}
+		time.Sleep(2*perfPatience + time.Second)
+		synctest.Wait()
+		select {
+		case err := <-ended:
+			if !errors.Is(err, rdma.ErrTimeout) {
+				t.Error(err)
+			}
+		default:
+			t.Error("the server still waits")
+			d.finish(nil)
+		}
+	})
+}
+
+// Both atomic operations do what they say.
 func TestAtomicTypes(t *testing.T) {
 	for _, op := range []string{"FETCH_AND_ADD", "CMP_AND_SWAP"} {
 		port := freePort(t)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"softiser/internal/usage"
 	"softiser/rdma"
 )
 
@@ -116,9 +117,9 @@ func (e *endpoint) disconnect() {
 }
 
 // interrupted is err, or why ctx has ended: a signal closes the connections and listeners that a
-// tool waits for, and they fail of that.
+// tool waits for, and they fail of that. Wrong usage remains that.
 func interrupted(ctx context.Context, err error) error {
-	if err != nil && ctx.Err() != nil {
+	if err != nil && ctx.Err() != nil && !usage.Is(err) {
 		return ctx.Err()
 	}
 	return err

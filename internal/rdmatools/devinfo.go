@@ -26,6 +26,9 @@ func DevInfo() *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cmd.SilenceUsage = true
+			if list && asJSON {
+				return usage.Errorf("devinfo: -l does not go with --json, which has the names too")
+			}
 			attrs, err := devices(name)
 			if err != nil {
 				return err

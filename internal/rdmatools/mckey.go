@@ -51,6 +51,12 @@ func (m *mckey) run(ctx context.Context) error {
 	if m.connections < 1 || m.connections > 1024 || m.count < 0 || m.count > 16384 || m.size < 0 {
 		return usage.Errorf("mckey: want 1 to 1024 queue pairs (-c), 0 to 16384 datagrams (-C), no negative size (-S)")
 	}
+	if err := checkWait(m.wait); err != nil {
+		return err
+	}
+	if m.settle < 0 {
+		return usage.Errorf("--settle %v: want a time, such as 3s, or 0", m.settle)
+	}
 	if m.size == 0 { // as the original has it
 		m.count = 0
 	}

@@ -60,6 +60,9 @@ func (u *udaddy) run(ctx context.Context, wait time.Duration) error {
 	if u.connections < 1 || u.connections > 1024 || u.count < 0 || u.count > 16384 || u.size < 0 {
 		return usage.Errorf("udaddy: want 1 to 1024 queue pairs (-c), 0 to 16384 datagrams (-C), no negative size (-S)")
 	}
+	if err := checkWait(wait); err != nil {
+		return err
+	}
 	if u.size == 0 { // as the original has it
 		u.count = 0
 	}
@@ -96,6 +99,14 @@ func (u *udaddy) run(ctx context.Context, wait time.Duration) error {
 		err = u.runServer(ctx, dev, local, nodes)
 	}
 	return u.end(err, start, nil)
+}
+
+// checkWait refuses what is no time to wait for a datagram.
+func checkWait(d time.Duration) error {
+	if d <= 0 {
+		return usage.Errorf("--timeout %v: want a time above 0, such as 30s", d)
+	}
+	return nil
 }
 
 // runServer answers lookups with one queue pair for each client, and then what they send.

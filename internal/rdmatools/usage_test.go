@@ -35,6 +35,11 @@ func TestUsageIsCheckedFirst(t *testing.T) {
 		{"udaddy -p -1", "1 to 65535"},
 		{"uc-pingpong -p http", "1 to 65535"},
 		{"read-lat -p 99999", "1 to 65535"},
+		{"udaddy -b " + at + " --timeout -1s", "--timeout -1s"},
+		{"udaddy -s h --timeout 0s", "--timeout 0s"},
+		{"mckey -m 239.1.2.3 -b " + at + " --timeout 0s", "--timeout 0s"},
+		{"mckey -m 239.1.2.3 -b " + at + " -s --settle -1s", "--settle -1s"},
+		{"devinfo -l --json", "-l does not go with --json"},
 	} {
 		_, err := tool(ctx, strings.Fields(c.args)...)
 		if err == nil || !strings.Contains(err.Error(), c.want) {

@@ -2,6 +2,7 @@ package rdma_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"io"
 	"net"
@@ -192,6 +193,11 @@ func TestResolve(t *testing.T) {
 	}
 	if _, err := a.QP.Resolve(ctxT(t), "roce", at, make([]byte, 181)); !errors.Is(err, rdma.ErrInvalid) {
 		t.Errorf("long private data: %v", err)
+	}
+	canceled, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := a.QP.Resolve(canceled, "roce", "0.0.0.0:7174", nil); !errors.Is(err, rdma.ErrInvalid) {
+		t.Errorf("nobody's address: %v", err)
 	}
 	if err := b.QP.Close(); err != nil {
 		t.Fatal(err)

@@ -434,6 +434,11 @@ func TestDialFails(t *testing.T) {
 			t.Errorf("%s: no error", addr)
 		}
 	}
+	for _, addr := range []string{"0.0.0.0:7174", "239.1.2.3:7174"} { // which would be waited for
+		if err := dial(ctxT(t), "roce", addr, rdma.ConnParams{Timeout: 10 * time.Millisecond}); !errors.Is(err, rdma.ErrInvalid) {
+			t.Errorf("%s: %v", addr, err)
+		}
+	}
 	if err := dial(ctxT(t), "tcp", at, rdma.ConnParams{}); !errors.Is(err, rdma.ErrInvalid) {
 		t.Errorf("another network: %v", err)
 	}

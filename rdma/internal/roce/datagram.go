@@ -122,6 +122,9 @@ func (u *Unreliable) LeaveGroup(group netip.Addr) error {
 // Lookup asks for the queue pair behind a port of rdma_cm's for datagrams.
 func (u *Unreliable) Lookup(ctx context.Context, to netip.AddrPort, private []byte) (*cm.LookupAnswer, error) {
 	hp, err := u.readyPort()
+	if err == nil {
+		err = reachable(to.Addr())
+	}
 	if err != nil {
 		return nil, err
 	}

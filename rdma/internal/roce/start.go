@@ -127,6 +127,9 @@ func Connect(ctx context.Context, qp Pair, to netip.AddrPort, p *Params) error {
 
 // way opens the port that leads to a peer, and finds the path MTU.
 func (d *Device) way(to netip.Addr, p *Params) (*hostPort, packet.MTU, error) {
+	if err := reachable(to); err != nil {
+		return nil, 0, err
+	}
 	local := p.Local
 	if !local.IsValid() {
 		var err error
@@ -144,6 +147,15 @@ func (d *Device) way(to netip.Addr, p *Params) (*hostPort, packet.MTU, error) {
 	}
 	mtu, err := hp.carries(p.MTU)
 	return hp, mtu, err
+}
+
+// reachable is an error for what no peer can have as its address: who is asked there has made the
+// ICRC for another one, and drops it without a word.
+func reachable(to netip.Addr) error {
+	if to.IsUnspecified() || to.IsMulticast() {
+		return verbs.Invalid("%v is not the address of a peer", to)
+	}
+	return nil
 }
 
 // carries is the path MTU that was asked for, 0 for the largest, if the interface carries it.

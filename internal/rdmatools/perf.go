@@ -2,7 +2,6 @@ package rdmatools
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -350,15 +349,7 @@ func (p *perf) serveOne(ctx context.Context, dev *rdma.Device, req *rdma.ConnReq
 	if err := req.Accept(ctx, s.qp, &params); err != nil {
 		return err
 	}
-	select {
-	case <-s.qp.Done():
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	if err := s.qp.Err(); !errors.Is(err, io.EOF) {
-		return err
-	}
-	return nil
+	return s.wait(ctx)
 }
 
 // listenAddr is where a server listens: everywhere over TCP, where nothing is asked of it.

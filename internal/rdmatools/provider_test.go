@@ -217,6 +217,20 @@ func TestPerfUDClientGone(t *testing.T) {
 	})
 }
 
+// Over RoCE a client that was killed says nothing, over iWARP the kernel does for it.
+func TestPerfClientKilled(t *testing.T) {
+	for provider, gone := range map[string]bool{"roce": true, "iwarp": false} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &perfServer{endpoint: &endpoint{qp: new(rdma.QP)}, perf: &perf{transport: transport{provider: provider}}}
+			ctx, cancel := context.WithTimeout(t.Context(), 3*perfPatience)
+			defer cancel()
+			if err := s.wait(ctx); errors.Is(err, rdma.ErrTimeout) != gone {
+				t.Errorf("%s: %v", provider, err)
+			}
+		})
+	}
+}
+
 // Both atomic operations do what they say.
 func TestAtomicTypes(t *testing.T) {
 	for _, op := range []string{"FETCH_AND_ADD", "CMP_AND_SWAP"} {

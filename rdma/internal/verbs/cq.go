@@ -21,6 +21,7 @@ type CQ struct {
 	closed   bool
 	armed    bool
 	solOnly  bool
+	waiting  int           // calls of Wait that sleep
 	wake     chan struct{} // capacity 1
 }
 
@@ -103,19 +104,36 @@ func (cq *CQ) Wait(ctx context.Context) error {
 			cq.mu.Unlock()
 			return nil
 		}
+		cq.waiting++
 		cq.mu.Unlock()
+		var err error
 		select {
 		case <-cq.wake:
-			cq.mu.Lock()
-			fired := !cq.armed
-			cq.mu.Unlock()
-			if fired {
-				return nil
-			}
 		case <-ctx.Done():
-			return ctx.Err()
+			err = ctx.Err()
+		}
+		if fired := cq.awake(err == nil); err != nil || fired {
+			return err
 		}
 	}
+}
+
+// awake is for who has slept in Wait, woken by a completion or not, and reports whether it is what
+// he has waited for. The others go on waiting: the queue is armed for the next one of them, or wakes
+// him too.
+func (cq *CQ) awake(woken bool) (fired bool) {
+	cq.mu.Lock()
+	defer cq.mu.Unlock()
+	cq.waiting--
+	fired = woken && !cq.armed
+	switch {
+	case !fired || cq.waiting == 0:
+	case cq.closed || cq.overflow || !cq.solOnly && cq.n > 1:
+		cq.signalLocked()
+	default:
+		cq.armed = true
+	}
+	return fired
 }
 
 func (cq *CQ) signalLocked() {

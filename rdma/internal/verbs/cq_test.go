@@ -4,6 +4,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 )
 
 // TestDispatchLosesNothing: however two Adds and the runs of the handler meet, a run
@@ -52,4 +53,37 @@ func TestDispatchLosesNothing(t *testing.T) {
 		close(g)
 	}
 	end.Wait()
+}
+
+// Of several who wait, one goes with each completion, and the others with those that come later, or
+// had come at once; also when nobody waits anew.
+func TestWaitOfSeveral(t *testing.T) {
+	for _, batches := range [][]int{{1, 1, 1}, {3}, {2, 1}, {1, 2}} {
+		synctest.Test(t, func(t *testing.T) {
+			var cq CQ
+			cq.Init(8, nil)
+			returned := make(chan error, 3)
+			for range cap(returned) {
+				go func() {
+					returned <- cq.Wait(t.Context())
+					cq.Lock()
+					cq.NextLocked()
+					cq.Unlock()
+				}()
+			}
+			synctest.Wait()
+			sum := 0
+			for _, n := range batches {
+				cq.AddAll(make([]WC, n))
+				synctest.Wait()
+				if sum += n; len(returned) < sum {
+					t.Errorf("%v: %d of %d have returned", batches, len(returned), sum)
+				}
+			}
+			cq.Close()
+			for range cap(returned) {
+				<-returned
+			}
+		})
+	}
 }

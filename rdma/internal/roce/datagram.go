@@ -130,7 +130,7 @@ func (u *Unreliable) Lookup(ctx context.Context, to netip.AddrPort, private []by
 	}
 	short, cancel := context.WithTimeoutCause(ctx, startTimeout, fmt.Errorf("%w: %v; is UDP port 4791 open there, both ways, and somebody behind it?", verbs.ErrTimeout, startTimeout))
 	defer cancel()
-	return hp.CM().Resolve(short, to.Addr(), &cm.Lookup{Service: mad.ServiceOf(mad.ProtocolUDP, to.Port()), SrcPort: servicePort(), Private: private})
+	return hp.CM().Resolve(short, to.Addr(), &cm.Lookup{Service: mad.ServiceOf(mad.ProtocolUDP, to.Port()), SrcPort: askerPort(), Private: private})
 }
 
 // Service answers lookups of one port of rdma_cm's for datagrams.

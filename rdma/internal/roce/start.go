@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"sync/atomic"
 	"time"
 
 	"softiser/rdma/internal/roce/cm"
@@ -99,7 +100,7 @@ func Connect(ctx context.Context, qp Pair, to netip.AddrPort, p *Params) error {
 	}
 	short, cancel := context.WithTimeoutCause(ctx, p.Timeout, fmt.Errorf("%w: %v; is UDP port 4791 open there, both ways, and somebody behind it?", verbs.ErrTimeout, p.Timeout))
 	defer cancel()
-	psn, from := packet.PSN(cm.NewPSN()), servicePort()
+	psn, from := packet.PSN(cm.NewPSN()), askerPort()
 	forgotten := b.hold()
 	conn, err := hp.CM().Connect(short, to.Addr(), &cm.Request{
 		Service: mad.ServiceOf(mad.ProtocolTCP, to.Port()), Transport: qp.service(), SrcPort: from, QPN: b.Num, PSN: uint32(psn),
@@ -199,8 +200,18 @@ func Join(qp Pair, psn uint32, peer Endpoint, p *Params) error {
 	return qp.begin(nil, nil)
 }
 
-// servicePort is a port that this side says it has, of those that are handed out.
+// servicePort is a port for a listener, of those that are handed out.
 func servicePort() uint16 { return uint16(firstPort + rand.IntN(1<<16-firstPort)) }
+
+// askers counts who has asked a peer for something, beginning anywhere.
+var (
+	askers     atomic.Uint32
+	firstAsker = rand.Uint32()
+)
+
+// askerPort is the port that somebody says he has who asks: one of his own, by which the peer tells
+// him from others, and what he asks once more from what somebody else does.
+func askerPort() uint16 { return uint16(firstPort + (firstAsker+askers.Add(1))%(1<<16-firstPort)) }
 
 // firstPort is the first port that this side says it has, of those that are handed out.
 const firstPort = 0xc000

@@ -100,6 +100,25 @@ func TestUDAddy(t *testing.T) {
 	}
 }
 
+// A client that asks for fewer queue pairs than the server has does not keep it waiting.
+func TestUDAddyFewer(t *testing.T) {
+	s, c := rdmatest.RoCEAddr().String(), rdmatest.RoCEAddr().String()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() {
+		_, err := tool(ctx, "udaddy", "-b", s, "-c", "2", "--timeout", "50ms")
+		done <- err
+	}()
+	_ = served(t, func() error {
+		_, err := tool(ctx, "udaddy", "-b", c, "-s", s, "--timeout", "50ms")
+		return err
+	})
+	if err := <-done; !errors.Is(err, rdma.ErrTimeout) || !strings.Contains(err.Error(), "the same -c") {
+		t.Error(err)
+	}
+}
+
 // Datagrams that do not come are waited for as long as was asked for.
 func TestUDAddyLost(t *testing.T) {
 	s, c := rdmatest.RoCEAddr().String(), rdmatest.RoCEAddr().String()

@@ -114,7 +114,7 @@ func (u *udaddy) runServer(ctx context.Context, dev *rdma.Device, local netip.Ad
 	u.say("udaddy: starting server")
 	var mu sync.Mutex // guards given
 	given := map[rdma.RoCEAddr]*datagramNode{}
-	all := make(chan struct{})
+	asked, all := make(chan struct{}, len(nodes)), make(chan struct{})
 	ln, err := dev.ServeDatagrams("roce", net.JoinHostPort(local.String(), u.port.String()), func(l *rdma.Lookup) rdma.LookupAnswer {
 		mu.Lock()
 		defer mu.Unlock()
@@ -124,6 +124,7 @@ func (u *udaddy) runServer(ctx context.Context, dev *rdma.Device, local netip.Ad
 				return rdma.LookupAnswer{}
 			}
 			n = nodes[len(given)]
+			asked <- struct{}{}
 			if given[l.Remote] = n; len(given) == len(nodes) {
 				close(all)
 			}
@@ -134,10 +135,18 @@ func (u *udaddy) runServer(ctx context.Context, dev *rdma.Device, local netip.Ad
 		return err
 	}
 	defer ln.Close()
-	select {
-	case <-all:
-	case <-ctx.Done():
-		return ctx.Err()
+	var late <-chan time.Time // for the next lookup; the first one is waited for without end
+	for waiting := true; waiting; {
+		select {
+		case <-all:
+			waiting = false
+		case <-asked:
+			late = time.After(nodes[0].wait)
+		case <-late:
+			return fmt.Errorf("%w: %d queue pairs, and the client did not ask for all of them within %v; both ends must be given the same -c", rdma.ErrTimeout, len(nodes), nodes[0].wait)
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	}
 	if u.count == 0 {
 		return nil

@@ -3,7 +3,8 @@
 // taken a page of it back. System calls on such memory need not be announced to the Go
 // scheduler (sockio.Conn.Writev).
 //
-// Memory that nobody has told of counts as memory that may wait. The package is a leaf.
+// Memory that nobody has told of counts as memory that may wait. Load, Fetch and Stream are how such memory is
+// read ahead, and written past the caches. The package is a leaf.
 package resident
 
 import (

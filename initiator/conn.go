@@ -141,11 +141,12 @@ func (c *conn) kick() {
 	}
 }
 
-// unsolicited returns how much of a WRITE of n bytes goes with the command and
-// how much unasked for in all. Where the target fetches data directly into its
-// volume (RFC 7145) only writes that fit into the command whole are sent
-// along: a part that travels in the command would have to be copied there.
-func (c *conn) unsolicited(n uint32) (immediate, unsolicited uint32) {
+// unsolicited returns how much of a WRITE of n bytes, whose command has ahs bytes of
+// additional header segments, goes with the command and how much unasked for in all. Where
+// the target fetches data directly into its volume (RFC 7145) only writes that fit into the
+// command whole are sent along: a part that travels in the command would have to be copied
+// there. Additional header segments take their room there too, as Linux's target has no other.
+func (c *conn) unsolicited(n, ahs uint32) (immediate, unsolicited uint32) {
 	if c.turning {
 		c.takeLimits(c.dm.Limits())
 	}
@@ -156,7 +157,7 @@ func (c *conn) unsolicited(n uint32) (immediate, unsolicited uint32) {
 			unsolicited = immediate
 		}
 	}
-	if c.login.params.RDMAExtensions && immediate < n {
+	if c.login.params.RDMAExtensions && (immediate < n || immediate+ahs > c.maxImmediate) {
 		return 0, 0
 	}
 	return immediate, unsolicited

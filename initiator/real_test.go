@@ -262,6 +262,24 @@ func TestNegotiations(t *testing.T) {
 	}
 }
 
+// The segment of a long CDB takes no room that the command's data needs: what does not fit
+// beside it is fetched.
+func TestLongCDBWithData(t *testing.T) {
+	both(t, func(t *testing.T, tr initiator.Transport) {
+		l := openLUN(t, serve(t, 1<<20, nil).config(tr))
+		cdb := make([]byte, 32) // of an operation that no target has
+		cdb[0], cdb[7] = 0x7f, 24
+		most := int(l.Sessions()[0].Info().MaxXmitDataLength)
+		for _, n := range []int{512, most - 24, most - 16, most - 1, most, most + 1} {
+			err := l.Do(t.Context(), &initiator.Request{Op: initiator.OpCDB, CDB: cdb, Buf: make([]byte, n)})
+			var sense *initiator.SenseError
+			if !errors.As(err, &sense) {
+				t.Fatalf("%d bytes: %v", n, err)
+			}
+		}
+	})
+}
+
 // A portal that does not speak iSER: an error that says so, or TCP if that is
 // allowed; and the session stays with what it found.
 func TestFallback(t *testing.T) {

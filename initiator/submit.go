@@ -138,7 +138,7 @@ func (s *Session) send(c *conn, t *task) {
 	case t.outLen > 0:
 		cmd.SetWrite(true)
 		cmd.SetEDTL(t.outLen)
-		t.bufs.Immediate, t.bufs.Unsolicited = c.unsolicited(t.outLen)
+		t.bufs.Immediate, t.bufs.Unsolicited = c.unsolicited(t.outLen, uint32(len(t.ahs)))
 		cmd.SetFinal(t.bufs.Unsolicited == t.bufs.Immediate)
 	case t.inLen > 0:
 		cmd.SetRead(true)

@@ -37,8 +37,8 @@ func TestPayloadIsNotCopied(t *testing.T) {
 			}
 		}
 		for _, write := range []bool{false, true} {
-			for _, n := range []int{4096, 8192, 16384, 65536, 1 << 20} {
-				if write && n < 16384 {
+			for _, n := range []int{4096, 8192, 16384, 32768, 65536, 1 << 20} {
+				if write && n <= int(l.Sessions()[0].Info().MaxXmitDataLength) && tr == initiator.TransportISER {
 					continue // travels with its command
 				}
 				run := func(times int) {

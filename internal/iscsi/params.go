@@ -195,6 +195,6 @@ func DefaultSettings() Settings {
 		ProtocolLevel:            ProtocolLevel,
 
 		InitiatorRecvDataSegmentLength: 262144,
-		TargetRecvDataSegmentLength:    8192,
+		TargetRecvDataSegmentLength:    262144,
 	}
 }

@@ -70,7 +70,7 @@ func TestBadCommands(t *testing.T) {
 		"a tag in use":                         {1, iscsi.TaskBuffers{}, 0, nil},
 		"more unsolicited than there is":       {2, iscsi.TaskBuffers{Out: [][]byte{mib[:8]}, Unsolicited: 9}, 0, nil},
 		"more immediate than unsolicited":      {2, iscsi.TaskBuffers{Out: [][]byte{mib[:8]}, Unsolicited: 4, Immediate: 5}, 0, nil},
-		"more immediate than a message":        {2, iscsi.TaskBuffers{Out: [][]byte{mib}, Unsolicited: 8189, Immediate: 8189}, 4, nil},
+		"more immediate than a message":        {2, iscsi.TaskBuffers{Out: [][]byte{mib}, Unsolicited: RecvDataLen - 3, Immediate: RecvDataLen - 3}, 4, nil},
 		"data beside its buffers":              {2, iscsi.TaskBuffers{Out: [][]byte{mib[:8]}}, 0, mib[:1]},
 		"more to read than a length can say":   {2, iscsi.TaskBuffers{In: huge}, 0, nil},
 		"more to write than a length can say":  {2, iscsi.TaskBuffers{Out: huge}, 0, nil},
@@ -357,13 +357,16 @@ func TestUnsolicitedData(t *testing.T) {
 	for _, c := range []struct {
 		most uint32
 		cuts []uint32 // where PDUs end
-	}{{1000, []uint32{500, 1500, 2500, 3500, 4500, 5500, 6500, 7500, 8500, 9500, 10000}}, {1 << 20, []uint32{500, 8692, 10000}}} {
+	}{
+		{2000, []uint32{500, 2500, 4500, 6500, 8500, 10500, 12500, 14500, 16500, 18500, 20000}},
+		{1 << 20, []uint32{500, 500 + RecvDataLen, 20000}},
+	} {
 		r := newPeer(t, iscsi.RoleInitiator, func(p *iscsi.Params) { p.MaxXmitDataSegmentLength = c.most })
-		out := make([]byte, 12000)
+		out := make([]byte, 24000)
 		for i := range out {
 			out[i] = byte(i * 7 >> 3)
 		}
-		p := iscsi.PDU{Bufs: &iscsi.TaskBuffers{Out: [][]byte{out[:499], out[499:499], out[499:4000], out[4000:]}, Immediate: 500, Unsolicited: 10000}}
+		p := iscsi.PDU{Bufs: &iscsi.TaskBuffers{Out: [][]byte{out[:499], out[499:499], out[499:4000], out[4000:]}, Immediate: 500, Unsolicited: 20000}}
 		s := p.BHS.NewSCSICommand()
 		s.SetITT(3)
 		s.SetExpStatSN(17)
@@ -378,7 +381,7 @@ func TestUnsolicitedData(t *testing.T) {
 				t.Fatalf("PDU %d: %v, %d bytes at %d", i, err, len(data), off)
 			}
 			if d := bhs.DataOut(); i > 0 && (bhs.Opcode() != iscsi.OpDataOut || d.ITT() != 3 || d.TTT() != iscsi.ReservedTag || d.ExpStatSN() != 17 || d.DataSN() != uint32(i-1) ||
-				d.Offset() != off || d.Final() != (end == 10000) || h.wsv || h.rsv) {
+				d.Offset() != off || d.Final() != (end == 20000) || h.wsv || h.rsv) {
 				t.Errorf("PDU %d: %+v, % x", i, h, *bhs)
 			}
 			off = end

@@ -223,10 +223,20 @@ func (c *Conn) Limits() iscsi.Limits {
 
 // KeyProfile implements iscsi.Datamover.
 func (c *Conn) KeyProfile() iscsi.KeyProfile {
-	return iscsi.KeyProfile{
-		RDMA: iscsi.RDMARequired, NoDigests: true, RecvDataSegmentLength: RecvDataLen,
-		RequireHello: c.cfg.RequireHello && c.role == iscsi.RoleInitiator,
+	p := lengths(c.role)
+	p.RDMA, p.NoDigests = iscsi.RDMARequired, true
+	p.RequireHello = c.cfg.RequireHello && c.role == iscsi.RoleInitiator
+	return p
+}
+
+// lengths is how long data segments may be over RDMA, as the side role says of itself. What a
+// target sends is bounded by Conn.Limits instead, whatever its initiator has declared.
+func lengths(role iscsi.Role) iscsi.KeyProfile {
+	p := iscsi.KeyProfile{RecvDataSegmentLength: RecvDataLen}
+	if role == iscsi.RoleInitiator {
+		p.SendDataSegmentLength = RecvDataLen
 	}
+	return p
 }
 
 // NoticeKeyValues implements iscsi.Datamover.

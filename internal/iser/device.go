@@ -8,18 +8,23 @@ import (
 	"softiser/rdma"
 )
 
-// RecvDataLen is how much data fits a receive buffer behind the headers: what
-// login needs, and TargetRecvDataSegmentLength afterwards.
-const RecvDataLen = 8192
+// RecvDataLen is how much data fits a receive buffer behind the headers, bytes: what login
+// needs, and TargetRecvDataSegmentLength afterwards (ADR 223). It is no less than
+// iscsi.DefaultMRDSL.
+const RecvDataLen = 16384
 
-const recvBufLen = HeaderLen + iscsi.BHSLen + RecvDataLen
+// ahsRoom is how many bytes of additional header segments fit beside RecvDataLen: MaxAHSLength
+// that has not been negotiated (RFC 7145 §6.7).
+const ahsRoom = 256
+
+const recvBufLen = HeaderLen + iscsi.BHSLen + ahsRoom + RecvDataLen
 
 // Config of a Device. Zero fields mean the default beside them.
 type Config struct {
 	RDMA rdma.DeviceConfig
 	// MaxReceives bounds the receive buffers that the upper layers may hold, for all
-	// connections together; 16384. They take 8 KiB each, once traffic has needed
-	// them. Half as many again are for what is just arriving.
+	// connections together; 16384. They take up to 16 KiB each, as much as the
+	// longest message that they have received. Half as many again are for what is just arriving.
 	MaxReceives int
 }
 

@@ -1,6 +1,7 @@
 package iser
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"net"
@@ -55,7 +56,7 @@ func newPeerWith(t *testing.T, role iscsi.Role, invalidate bool, change func(*is
 	r.qp, err = r.pd.CreateQP(rdma.QPConfig{SendCQ: r.cq, RecvCQ: r.cq})
 	check(err)
 	for i := range 16 {
-		r.bufs = append(r.bufs, make([]byte, 9000))
+		r.bufs = append(r.bufs, make([]byte, recvBufLen))
 		check(r.qp.PostRecv(rdma.RecvWR{ID: uint64(i), SGL: []rdma.SGE{{Mem: r.bufs[i], LKey: r.pd.LocalDMAKey()}}}))
 	}
 	a, b := loopback.Pair(t)
@@ -377,6 +378,24 @@ func TestResponsesInvalidate(t *testing.T) {
 			}
 		}
 	}
+}
+
+// The longest data segment fits a receive buffer beside additional header segments.
+func TestLongestMessage(t *testing.T) {
+	r := newPeer(t, iscsi.RoleTarget, func(p *iscsi.Params) { p.MaxRecvDataSegmentLength = RecvDataLen })
+	var b iscsi.BHS
+	b.NewSCSICommand().SetAttr(1)
+	b.SetAHSLen(ahsRoom)
+	data := bytes.Repeat([]byte{0xda}, RecvDataLen)
+	b.SetDataLen(len(data))
+	var h header
+	m := append(h.append(nil), b[:]...)
+	r.send(append(append(m, make([]byte, ahsRoom)...), data...))
+	p := r.up.PDU(t, "command")
+	if len(p.AHS) != ahsRoom || !bytes.Equal(p.Data, data) {
+		t.Errorf("%d bytes of additional header segments and %d of data", len(p.AHS), len(p.Data))
+	}
+	p.Release()
 }
 
 // A Send that does not fit a receive buffer is not a PDU, though what fitted looks

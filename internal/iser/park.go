@@ -121,6 +121,8 @@ func (k *Carried) Check(role iscsi.Role, p *iscsi.Params) error {
 		return errors.New("iser: that is the other end of a connection")
 	case role == iscsi.RoleTarget && k.QP.ORD == 0, role == iscsi.RoleInitiator && k.QP.IRD == 0:
 		return errors.New("iser: the target could not read what is written")
+	case p.MaxRecvDataSegmentLength > RecvDataLen:
+		return fmt.Errorf("iser: the peer may send data segments of %d bytes, and receive buffers here take %d", p.MaxRecvDataSegmentLength, RecvDataLen)
 	case p.ISERHelloRequired && !k.Hello:
 		return errors.New("iser: the Hello exchange is not over")
 	}

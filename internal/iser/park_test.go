@@ -276,6 +276,7 @@ func TestRestoreRefuses(t *testing.T) {
 		"initiator": func(k *Carried, _ *iscsi.Params) { k.QP.Initiator = true },
 		"no reads":  func(k *Carried, _ *iscsi.Params) { k.QP.ORD = 0 },
 		"hello":     func(k *Carried, p *iscsi.Params) { k.Hello, p.ISERHelloRequired = false, true },
+		"segments":  func(_ *Carried, p *iscsi.Params) { p.MaxRecvDataSegmentLength = RecvDataLen + 1 },
 		"queues":    func(k *Carried, _ *iscsi.Params) { k.QP.IRD = 1 << 13 },
 		"unread":    func(k *Carried, _ *iscsi.Params) { k.QP.Unread = make([]byte, 1<<20) },
 	} {

@@ -219,7 +219,11 @@ func TestKeyProfiles(t *testing.T) {
 		for _, hello := range []bool{false, true} {
 			cfg := ConnConfig{RequireHello: hello}
 			asks := hello && role == iscsi.RoleInitiator
-			want := iscsi.KeyProfile{RDMA: iscsi.RDMARequired, NoDigests: true, RecvDataSegmentLength: RecvDataLen, RequireHello: asks}
+			sends := uint32(0)
+			if role == iscsi.RoleInitiator {
+				sends = RecvDataLen
+			}
+			want := iscsi.KeyProfile{RDMA: iscsi.RDMARequired, NoDigests: true, RecvDataSegmentLength: RecvDataLen, SendDataSegmentLength: sends, RequireHello: asks}
 			if p := (&Conn{role: role, cfg: cfg}).KeyProfile(); p != want {
 				t.Errorf("%v: %+v, want %+v", role, p, want)
 			}
@@ -228,7 +232,7 @@ func TestKeyProfiles(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			want = iscsi.KeyProfile{RDMA: iscsi.RDMAOptional, RecvDataSegmentLength: RecvDataLen, RequireHello: asks, DeclareTaggedBuffer: role == iscsi.RoleInitiator}
+			want = iscsi.KeyProfile{RDMA: iscsi.RDMAOptional, RecvDataSegmentLength: RecvDataLen, SendDataSegmentLength: sends, RequireHello: asks, DeclareTaggedBuffer: role == iscsi.RoleInitiator}
 			if p := u.KeyProfile(); p != want {
 				t.Errorf("%v: %+v, want %+v", role, p, want)
 			}

@@ -135,8 +135,8 @@ func (u *Upgraded) Limits() iscsi.Limits {
 
 // KeyProfile implements iscsi.Datamover.
 func (u *Upgraded) KeyProfile() iscsi.KeyProfile {
-	p := u.tcp.KeyProfile()
-	p.RecvDataSegmentLength = RecvDataLen
+	p, l := u.tcp.KeyProfile(), lengths(u.role)
+	p.RecvDataSegmentLength, p.SendDataSegmentLength = l.RecvDataSegmentLength, l.SendDataSegmentLength
 	p.RequireHello = u.cfg.RequireHello && u.role == iscsi.RoleInitiator
 	return p
 }

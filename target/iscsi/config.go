@@ -109,7 +109,7 @@ type SessionParams struct {
 
 	MaxBurstLength           int // bytes; default 1 MiB
 	FirstBurstLength         int // bytes; default 64 KiB
-	MaxRecvDataSegmentLength int // bytes; default 256 KiB (TCP), 8 KiB (iSER: TargetRecvDataSegmentLength)
+	MaxRecvDataSegmentLength int // bytes; default 256 KiB; over iSER at most 16 KiB (TargetRecvDataSegmentLength)
 	MaxOutstandingR2T        int // default 8
 	MaxConnections           int // per session, on TCP; default 1, at most 32
 	ErrorRecoveryLevel       int // on TCP; default 0

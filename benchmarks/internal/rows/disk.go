@@ -111,7 +111,7 @@ func diskRows() (rows []Row) {
 			rows = append(rows, largeRow(rw, depth))
 		}
 	}
-	rows = append(rows, mixRow())
+	rows = append(rows, mixRow(), databaseRow())
 	return append(rows, sweepRows()...)
 }
 
@@ -222,6 +222,25 @@ func mixRow() Row {
 			Ratios: []result.Ratio{
 				{Name: "4 KiB randrw 70/30 QD32: IOPS over nbdkit's", Num: iser, Den: nbdkit, Metric: result.IOPS, Op: ">=", Want: 3},
 				{Name: "4 KiB randrw 70/30 QD32: 99.9th percentile over nbdkit's", Num: iser, Den: nbdkit, Metric: result.P999},
+			},
+		},
+		Reps:       3,
+		Contenders: append(trio(l), fioOn(nbdkit, peers.Nbdkit, l, "nbdkit")),
+	}
+}
+
+// databaseRow writes pages of databases, the longest writes that travel with their commands over
+// iSER (ADR 223).
+func databaseRow() Row {
+	l := peers.Load{RW: "randwrite", BS: "16k", Depth: 8}
+	return Row{
+		Row: result.Row{
+			ID: "randwrite-16k-qd8", Title: "16 KiB randwrite, queue depth 8",
+			Metrics: []string{result.IOPS, result.BW, result.CPUBoth, result.P50, result.P99},
+			Ratios: []result.Ratio{
+				{Name: "16 KiB randwrite QD8: IOPS over nbdkit's", Num: iser, Den: nbdkit, Metric: result.IOPS},
+				{Name: "16 KiB randwrite QD8: CPU-s/GiB of both sides over nbdkit's", Num: iser, Den: nbdkit, Metric: result.CPUBoth},
+				{Name: "16 KiB randwrite QD8, CRC off: IOPS over those of iSCSI over TCP", Num: iserNoCRC, Den: tcp, Metric: result.IOPS, Op: ">=", Want: 0.85},
 			},
 		},
 		Reps:       3,

@@ -16,7 +16,9 @@ const (
 // Key names one operational or declarative key of the table.
 type Key uint8
 
-// Keys (RFC 7143 §13, RFC 7144 §3, RFC 7145 §6).
+// Keys (RFC 7143 §13, RFC 7144 §3, RFC 7145 §6), and one of our own (RFC 7143 §13.22): KeyLongTargetRecv
+// is TargetRecvDataSegmentLength between ends that both know it. Linux's target answers that with
+// whatever it is offered, which its buffers of 8 KiB do not hold (ADR 223).
 const (
 	KeyHeaderDigest Key = iota
 	KeyDataDigest
@@ -49,6 +51,7 @@ const (
 	KeyMaxAHSLength
 	KeyTaggedBuffer
 	KeyISERHelloRequired
+	KeyLongTargetRecv
 	KeyIFMarker
 	KeyOFMarker
 	KeyIFMarkInt
@@ -160,6 +163,9 @@ var rules = [numKeys]rule{
 	KeyMaxAHSLength:                   {name: "MaxAHSLength", kind: kindNumber, use: useLeading, session: true, iser: true, lo: 2, hi: 1<<32 - 1, zero: true, def: 256},
 	KeyTaggedBuffer:                   {name: "TaggedBufferForSolicitedDataOnly", kind: kindBool, use: useLeading, sender: byInitiator, session: true, iser: true},
 	KeyISERHelloRequired:              {name: "iSERHelloRequired", kind: kindBool, use: useLeading, sender: byInitiator, session: true, iser: true},
+
+	// Where it is not negotiated it is 0, and does not count.
+	KeyLongTargetRecv: {name: "X-softiser.TargetRecvDataSegmentLength", kind: kindMin, use: useInitialize, iser: true, lo: 512, hi: max24, zero: true},
 
 	// Obsolete since RFC 7143 §13.25: never NotUnderstood.
 	KeyIFMarker:  {name: "IFMarker", kind: kindNo, use: useInitialize},

@@ -140,6 +140,70 @@ func TestLoginISER(t *testing.T) {
 	samePolicy(t, &ip, &tgt.Result().Params)
 }
 
+// Only a target that knows the key of our own gets data segments that are longer than the
+// default, whatever it answers to TargetRecvDataSegmentLength.
+func TestLoginISERBuffers(t *testing.T) {
+	for _, c := range []struct {
+		sends, holds  uint32 // bytes: messages of the initiator, buffers of the target
+		foreign       bool   // the target knows only the RFC's key
+		offers, want  uint32
+		offersLongest uint32 // 0: it does not
+	}{
+		{16384, 16384, false, 8192, 16384, 16384},
+		{16384, 65536, false, 8192, 16384, 16384},
+		{65536, 16384, false, 8192, 16384, 65536},
+		{16384, 8192, false, 8192, 8192, 16384},
+		{16384, 4096, false, 8192, 4096, 16384},
+		{8192, 16384, false, 8192, 8192, 0},
+		{4096, 16384, false, 4096, 4096, 0},
+		{16384, 65536, true, 8192, 8192, 16384},
+		{16384, 4096, true, 8192, 4096, 16384},
+	} {
+		i := NewNegotiation(RoleInitiator, DefaultSettings(), KeyProfile{RDMA: RDMARequired, NoDigests: true, SendDataSegmentLength: c.sends}, true)
+		g := NewNegotiation(RoleTarget, DefaultSettings(), KeyProfile{RDMA: RDMARequired, NoDigests: true, RecvDataSegmentLength: c.holds}, true)
+		text := i.Offer(nil)
+		own := rules[KeyLongTargetRecv].name
+		if c.foreign {
+			text = bytes.ReplaceAll(text, []byte(own), []byte("X-other"))
+		}
+		offer := keysOf(t, text)
+		answer, err := g.Receive(nil, offer, StageOperational)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.foreign {
+			answer = bytes.ReplaceAll(answer, []byte("X-other"), []byte(own))
+		}
+		if _, err := i.Receive(nil, keysOf(t, answer), StageOperational); err != nil || !i.Settled() {
+			t.Fatalf("%+v: %v, settled %v", c, err, i.Settled())
+		}
+		said := map[string]string{}
+		for _, kv := range keysOf(t, text) {
+			said[strings.Replace(kv.Key, "X-other", own, 1)] = kv.Value
+		}
+		longest := ""
+		if c.offersLongest > 0 {
+			longest = fmt.Sprint(c.offersLongest)
+		}
+		if said["TargetRecvDataSegmentLength"] != fmt.Sprint(c.offers) || said[own] != longest {
+			t.Errorf("%+v: offered %q", c, text)
+		}
+		ip, tp := i.Params(), g.Params()
+		if ip.MaxXmitDataSegmentLength != c.want || tp.MaxRecvDataSegmentLength != c.want {
+			t.Errorf("%+v: initiator %d, target %d", c, ip.MaxXmitDataSegmentLength, tp.MaxRecvDataSegmentLength)
+		}
+	}
+}
+
+func keysOf(t *testing.T, text []byte) []KeyValue {
+	t.Helper()
+	kvs, err := ParseText(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return kvs
+}
+
 func TestLoginStreamUpgrade(t *testing.T) {
 	p := newLoginPair()
 	p.i.Profile.RDMA, p.t.Profile.RDMA = RDMAOptional, RDMAOptional

@@ -94,7 +94,7 @@ var offerOrder = []Key{
 	KeyErrorRecoveryLevel, KeyInitialR2T, KeyImmediateData, KeyMaxBurstLength, KeyFirstBurstLength,
 	KeyMaxOutstandingR2T, KeyMaxConnections, KeyDataPDUInOrder, KeyDataSequenceInOrder,
 	KeyTaskReporting, KeyProtocolLevel, KeyMaxRecvDataSegmentLength,
-	KeyInitiatorRecvDataSegmentLength, KeyTargetRecvDataSegmentLength,
+	KeyInitiatorRecvDataSegmentLength, KeyTargetRecvDataSegmentLength, KeyLongTargetRecv,
 	KeyMaxOutstandingUnexpectedPDUs, KeyTaggedBuffer, KeyISERHelloRequired,
 }
 
@@ -108,6 +108,8 @@ func (n *Negotiation) Offer(dst []byte) []byte {
 	return dst
 }
 
+// wantsToOffer reports whether this side brings up a key in its first operational text: one that
+// means something in this session, and that its default, or silence, would not say as well.
 func (n *Negotiation) wantsToOffer(k Key) bool {
 	r := &rules[k]
 	if n.sent[k] || n.state[k] != unsettled || n.discovery && (r.noDisc || r.iser) || r.use == useLeading && !n.leading {
@@ -127,6 +129,8 @@ func (n *Negotiation) wantsToOffer(k Key) bool {
 		return len(n.settings.TaskReporting) > 0 && n.settings.TaskReporting[0] != ReportRFC3720
 	case KeyProtocolLevel:
 		return n.settings.ProtocolLevel > 1
+	case KeyLongTargetRecv:
+		return rdma && n.want(k) > n.want(KeyTargetRecvDataSegmentLength)
 	}
 	if r.iser {
 		return rdma && (!r.kind.declared() || n.want(k) != r.def)
@@ -478,7 +482,7 @@ func (n *Negotiation) Params() Params {
 
 		RDMAExtensions:                 n.rdma(),
 		InitiatorRecvDataSegmentLength: v[KeyInitiatorRecvDataSegmentLength],
-		TargetRecvDataSegmentLength:    v[KeyTargetRecvDataSegmentLength],
+		TargetRecvDataSegmentLength:    max(v[KeyTargetRecvDataSegmentLength], v[KeyLongTargetRecv]),
 		MaxOutstandingUnexpectedPDUs:   v[KeyMaxOutstandingUnexpectedPDUs],
 		MaxAHSLength:                   v[KeyMaxAHSLength],
 	}

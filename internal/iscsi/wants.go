@@ -46,6 +46,11 @@ func (n *Negotiation) want(k Key) uint32 {
 	case KeyRDMAExtensions:
 		return boolValue(p.RDMA != RDMANever)
 	case KeyTargetRecvDataSegmentLength:
+		if n.role == RoleInitiator {
+			return min(n.want(KeyLongTargetRecv), DefaultMRDSL)
+		}
+		return n.want(KeyLongTargetRecv)
+	case KeyLongTargetRecv:
 		if n.role == RoleTarget {
 			return limited(s.TargetRecvDataSegmentLength, p.RecvDataSegmentLength)
 		}

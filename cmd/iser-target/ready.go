@@ -33,9 +33,10 @@ func writeReady(fd int) error {
 	return nil
 }
 
-// tellStarted is tellReady for a process that may have groups with start: active that wait. systemd does not
-// wait for them: what comes after the unit, reloads and the watchdog would have to. The descriptor does: it is
-// that of a cluster's agent, which moves the address when the group can be used.
+// tellStarted is tellReady for a process that may have groups with start: active that wait, and volumes whose
+// storage does not answer yet. systemd does not wait for them: what comes after the unit, reloads and the
+// watchdog would have to. The descriptor does: it is that of a cluster's agent, which moves the address when the
+// group can be used.
 func (a *app) tellStarted(ctx context.Context, fd int) error {
 	started := a.reg.Started()
 	select {
@@ -51,7 +52,7 @@ func (a *app) tellStarted(ctx context.Context, fd int) error {
 				return
 			}
 			if err := writeReady(fd); err != nil {
-				a.log.Error("nobody was told that no group waits any more", zap.Error(err))
+				a.log.Error("nobody was told that everything is served", zap.Error(err))
 			}
 		})
 	}

@@ -305,7 +305,10 @@ func (r *Registry) OpenHanded(all []Handed, groups []lvm.Handed) error {
 			r.stores.handed[h.Name] = h
 		}
 	}
-	r.mapping.addAll(r.config(), func(v config.Volume) bool { return names[v.Name] })
+	additions, _ := r.mapping.additions(r.config(), func(v config.Volume) bool { return names[v.Name] })
+	for _, a := range additions {
+		_ = a.do(context.Background()) // logs its error
+	}
 	for name, h := range r.stores.handed {
 		h.Store.Discard() // nobody has opened it
 		delete(r.stores.handed, name)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"sync"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -39,29 +40,40 @@ func newMapping(b *common, g *groups) *mapping {
 	return &mapping{common: b, groups: g, leaving: map[string]bool{}, leavingPlaces: map[place]bool{}, changing: map[place]chan struct{}{}, reasons: map[place]string{}, luns: map[place]config.LUN{}, namespaces: map[place]config.Namespace{}}
 }
 
-// addAll makes the volumes that want accepts the LUNs and namespaces of a configuration. What
-// cannot be opened is logged and left out. It returns how many there are, and how many are
-// served, those that were served before included.
-func (m *mapping) addAll(cfg *config.Config, want func(config.Volume) bool) (configured, served int) {
-	one := func(p place, volume string, add func(config.Volume) error, log func(error)) {
+// addition makes a volume what the configuration says. That it cannot is logged.
+type addition struct {
+	volume string
+	do     func(context.Context) error
+}
+
+// additions are those of volumes that want accepts. served is how many places have their volume already.
+func (m *mapping) additions(cfg *config.Config, want func(config.Volume) bool) (all []addition, served int) {
+	one := func(p place, volume string, add func(context.Context, config.Volume) error, log func(error)) {
 		v, _ := findVolume(cfg, volume)
-		there := m.volumes.at(p) != nil
-		if !there && !want(v) {
+		if m.volumes.at(p) != nil {
+			served++
 			return
 		}
-		configured++
-		if !there {
-			if err := add(v); err != nil {
-				log(err)
-				return
-			}
+		if !want(v) {
+			return
 		}
-		served++
+		m.mu.Lock()
+		m.reasons[p] = "storage has not answered yet; it is served when it has"
+		m.mu.Unlock()
+		all = append(all, addition{volume, func(ctx context.Context) error {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			err := add(ctx, v)
+			if err != nil {
+				log(err)
+			}
+			return err
+		}})
 	}
-	ctx := context.Background()
 	for _, t := range cfg.Targets {
 		for _, l := range t.LUNs {
-			one(place{t.IQN, uint32(l.LUN)}, l.Volume, func(v config.Volume) error { return m.addLUN(ctx, cfg, t.IQN, l, v) }, func(err error) {
+			one(place{t.IQN, uint32(l.LUN)}, l.Volume, func(ctx context.Context, v config.Volume) error { return m.addLUN(ctx, cfg, t.IQN, l, v) }, func(err error) {
 				m.log.Error("a LUN is not served", zap.String("target", t.IQN), zap.Int("lun", l.LUN),
 					zap.String("volume", l.Volume), zap.Error(err))
 			})
@@ -69,13 +81,69 @@ func (m *mapping) addAll(cfg *config.Config, want func(config.Volume) bool) (con
 	}
 	for _, s := range cfg.Subsystems {
 		for _, n := range s.Namespaces {
-			one(place{s.NQN, uint32(n.NSID)}, n.Volume, func(v config.Volume) error { return m.addNamespace(ctx, cfg, s.NQN, n, v) }, func(err error) {
+			one(place{s.NQN, uint32(n.NSID)}, n.Volume, func(ctx context.Context, v config.Volume) error {
+				return m.addNamespace(ctx, cfg, s.NQN, n, v)
+			}, func(err error) {
 				m.log.Error("a namespace is not served", zap.String("subsystem", s.NQN), zap.Int("nsid", n.NSID),
 					zap.String("volume", n.Volume), zap.Error(err))
 			})
 		}
 	}
-	return configured, served
+	return all, served
+}
+
+// openPatience is how long a start waits for storage before it goes on with the volumes that are left, and
+// how long it then waits for those.
+const openPatience = 10 * time.Second
+
+// addAll makes additions one after the other. When storage does not answer, all that are left are made
+// beside each other, and the start goes on without those that take longer, which over tells the end of.
+func (m *mapping) addAll(ctx context.Context, all []addition) (failed int, over <-chan struct{}) {
+	type result struct {
+		i   int
+		err error
+	}
+	var wg sync.WaitGroup
+	results, waits := make(chan result, len(all)), map[int]bool{}
+	note := func(r result) {
+		delete(waits, r.i)
+		if r.err != nil {
+			failed++
+		}
+	}
+	orderly, cancel := context.WithTimeout(ctx, openPatience)
+	defer cancel()
+	for i, a := range all {
+		waits[i] = true
+		wg.Go(func() { results <- result{i, a.do(ctx)} })
+		select {
+		case r := <-results:
+			note(r)
+		case <-orderly.Done():
+		}
+	}
+	done := make(chan struct{})
+	go func() {
+		wg.Wait()
+		close(done)
+	}()
+	rest, cancel := context.WithTimeout(ctx, openPatience)
+	defer cancel()
+	for len(waits) > 0 && rest.Err() == nil {
+		select {
+		case r := <-results:
+			note(r)
+		case <-rest.Done():
+		}
+	}
+	told := map[string]bool{}
+	for i, a := range all {
+		if waits[i] && ctx.Err() == nil && !told[a.volume] {
+			told[a.volume] = true
+			m.log.Warn("storage has not answered yet; the volume is served when it has", zap.String("volume", a.volume))
+		}
+	}
+	return failed, done
 }
 
 // addLUN makes a volume, opened if it is not open yet, a LUN of a target, under the limits of

@@ -49,7 +49,8 @@ type Registry struct {
 
 	snapshots *snapshots.Scheduler
 
-	held []*lvm.Group // by HandOver
+	held    []*lvm.Group  // by HandOver
+	started chan struct{} // closed when OpenVolumes has nothing left to do
 
 	reloading sync.Mutex // held by a reload
 	reloads   *reloads
@@ -72,7 +73,7 @@ func New(cfg *config.Config, c Config) (*Registry, error) {
 	}
 	g := newGroups(b, cfg.HA, c.Open)
 	b.volumes = newVolumes(b.log, g.openVolume)
-	r := &Registry{common: b, stores: st, groups: g, mapping: newMapping(b, g), program: c.Program, load: c.Load, setLevel: c.SetLevel, reloads: newReloads()}
+	r := &Registry{common: b, stores: st, groups: g, mapping: newMapping(b, g), program: c.Program, load: c.Load, setLevel: c.SetLevel, started: make(chan struct{}), reloads: newReloads()}
 	r.snapshots = snapshots.New(snapshotStore{&st.lvs, func() []config.Volume { return r.config().Volumes }}, r.log)
 	r.snapshots.Set(snapshotPlans(cfg))
 	for _, w := range cfg.Warnings() {
@@ -103,27 +104,30 @@ func (r *Registry) Busy() string { return strings.Join(r.volumes.busy(), ", ") }
 
 // OpenVolumes opens, and where the configuration says so creates, the volumes and
 // makes them LUNs and namespaces. One that cannot be opened is logged, shown by status and left
-// out; everything else is served. Groups with start: active, save those of names leave, are promoted; those that
-// have to wait are on standby meanwhile, and become active when they can, until ctx ends: see Started.
+// out; everything else is served. One whose storage does not answer is left out until it does. Groups with
+// start: active, save those of names leave, are promoted; those that have to wait are on standby meanwhile, and
+// become active when they can, until ctx ends: see Started. It is called once.
 func (r *Registry) OpenVolumes(ctx context.Context, leave ...string) error {
 	if err := r.prepare(); err != nil {
 		return err
 	}
-	configured, served := r.mapping.addAll(r.config(), func(config.Volume) bool { return true })
+	additions, served := r.mapping.additions(r.config(), func(config.Volume) bool { return true })
+	failed, opened := r.mapping.addAll(ctx, additions)
 	r.groups.start(ctx, leave)
-	if configured > 0 && served == 0 {
+	go func() {
+		<-opened
+		<-r.groups.started
+		close(r.started)
+	}()
+	if len(additions) > 0 && served == 0 && failed == len(additions) && ctx.Err() == nil {
 		return errors.New("none of the volumes can be opened, so there is nothing to serve; see the errors above")
 	}
 	return nil
 }
 
-// Started is closed when no group with start: active waits any more: it is active, has failed, or was
-// demoted. Preconditions: OpenVolumes.
-func (r *Registry) Started() <-chan struct{} {
-	r.groups.mu.Lock()
-	defer r.groups.mu.Unlock()
-	return r.groups.started
-}
+// Started is closed when OpenVolumes has nothing left to do: no volume is being opened, and no group with
+// start: active waits any more; it is active, has failed, or was demoted.
+func (r *Registry) Started() <-chan struct{} { return r.started }
 
 // prepare makes the folder of the state, and chooses where caches are remembered.
 func (r *Registry) prepare() error {

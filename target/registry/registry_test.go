@@ -128,6 +128,16 @@ targets:
 
 func newBed(t *testing.T, text string) *bed {
 	t.Helper()
+	b := newClosedBed(t, text)
+	if err := b.OpenVolumes(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// newClosedBed is a bed whose volumes have not been opened.
+func newClosedBed(t *testing.T, text string) *bed {
+	t.Helper()
 	t.Setenv("RUNTIME_DIRECTORY", t.TempDir())
 	b := &bed{t: t, file: filepath.Join(t.TempDir(), "c.yaml")}
 	b.storage.gates, b.storage.opened, b.storage.closed = map[string]chan struct{}{}, map[string]int{}, map[string]int{}
@@ -151,9 +161,6 @@ func newBed(t *testing.T, text string) *bed {
 		t.Fatal(err)
 	}
 	t.Cleanup(b.Close)
-	if err := b.OpenVolumes(t.Context()); err != nil {
-		t.Fatal(err)
-	}
 	return b
 }
 
@@ -194,6 +201,63 @@ func (b *bed) impatient() []string {
 		}
 	}
 	return left
+}
+
+// A volume whose storage does not answer at the start is served when it does, and holds up no other.
+func TestStalledStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newClosedBed(t, base)
+		answer := b.storage.stall("sick")
+		defer answer()
+		opened := make(chan error, 1)
+		go func() { opened <- b.OpenVolumes(t.Context()) }()
+		select {
+		case err := <-opened:
+			if err != nil {
+				t.Error(err)
+			}
+		case <-time.After(time.Minute):
+			t.Fatal("the start waits")
+		}
+		if b.size(0) != 0 || b.size(1) != 1<<20 {
+			t.Errorf("meanwhile the LUNs have %d and %d bytes", b.size(0), b.size(1))
+		}
+		if l := b.Status().Targets[0].LUNs[0]; !strings.Contains(l.Error, "storage has not answered yet") {
+			t.Errorf("the status says %q", l.Error)
+		}
+		select {
+		case <-b.Started():
+			t.Error("it has started")
+		default:
+		}
+		answer()
+		<-b.Started()
+		if b.size(0) != 1<<20 || b.Busy() != "" {
+			t.Errorf("in the end the LUN has %d bytes, and storage is busy with %q", b.size(0), b.Busy())
+		}
+	})
+}
+
+// A target that is asked to end while storage does not answer at the start opens nothing more.
+func TestEndDuringAStalledStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newClosedBed(t, base)
+		answer := b.storage.stall("sick")
+		defer answer()
+		ctx, cancel := context.WithCancel(t.Context())
+		opened := make(chan error, 1)
+		go func() { opened <- b.OpenVolumes(ctx) }()
+		synctest.Wait()
+		cancel()
+		if err := <-opened; err != nil {
+			t.Error(err)
+		}
+		answer()
+		synctest.Wait()
+		if b.storage.openings("well") != 0 {
+			t.Error("it opens the next one")
+		}
+	})
 }
 
 // A volume whose storage does not answer while it is resized holds up no other, neither in

@@ -12,6 +12,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"softiser/target"
 	"softiser/target/scsi"
@@ -246,6 +248,25 @@ func TestGivenUp(t *testing.T) {
 	if _, err := c.Status(ctx); !errors.Is(err, context.Canceled) || errors.Is(err, ErrNoTarget) {
 		t.Error(err)
 	}
+}
+
+// A reload has a limit whatever its client has.
+func TestReloadEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := Handler(Backend{Reload: func(ctx context.Context, _ bool) ([]Change, error) {
+			select {
+			case <-ctx.Done():
+				return []Change{{Object: "x", Error: "storage has not answered yet"}}, nil
+			case <-time.After(time.Hour):
+				return nil, nil
+			}
+		}})
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/reload", nil))
+		if !strings.Contains(w.Body.String(), "storage has not answered yet") {
+			t.Errorf("%d %s", w.Code, w.Body)
+		}
+	})
 }
 
 func TestBadRequests(t *testing.T) {

@@ -133,6 +133,10 @@ func Serve(ctx context.Context, ln net.Listener, b Backend) error {
 // maxBody bounds a request, bytes.
 const maxBody = 64 << 10
 
+// reloadPatience is how long storage may take for a reload. What it has not done then is in the answer, for
+// which iser-target reload waits for 30 s.
+const reloadPatience = 15 * time.Second
+
 // Handler is the interface as an http.Handler.
 func Handler(b Backend) http.Handler {
 	mux := http.NewServeMux()
@@ -149,7 +153,9 @@ func Handler(b Backend) http.Handler {
 	})
 	b.handleGroups(mux)
 	mux.HandleFunc("POST /v1/reload", func(w http.ResponseWriter, r *http.Request) {
-		changes, err := b.Reload(r.Context(), r.URL.Query().Has("dry"))
+		ctx, cancel := context.WithTimeout(r.Context(), reloadPatience)
+		defer cancel()
+		changes, err := b.Reload(ctx, r.URL.Query().Has("dry"))
 		if err != nil {
 			done(w, err)
 			return

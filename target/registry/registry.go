@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -52,7 +51,7 @@ type Registry struct {
 	held    []*lvm.Group  // by HandOver
 	started chan struct{} // closed when OpenVolumes has nothing left to do
 
-	reloading sync.Mutex // held by a reload
+	reloading chan struct{} // full during a reload
 	reloads   *reloads
 }
 
@@ -73,7 +72,7 @@ func New(cfg *config.Config, c Config) (*Registry, error) {
 	}
 	g := newGroups(b, cfg.HA, c.Open)
 	b.volumes = newVolumes(b.log, g.openVolume)
-	r := &Registry{common: b, stores: st, groups: g, mapping: newMapping(b, g), program: c.Program, load: c.Load, setLevel: c.SetLevel, started: make(chan struct{}), reloads: newReloads()}
+	r := &Registry{common: b, stores: st, groups: g, mapping: newMapping(b, g), program: c.Program, load: c.Load, setLevel: c.SetLevel, started: make(chan struct{}), reloading: make(chan struct{}, 1), reloads: newReloads()}
 	r.snapshots = snapshots.New(snapshotStore{&st.lvs, func() []config.Volume { return r.config().Volumes }}, r.log)
 	r.snapshots.Set(snapshotPlans(cfg))
 	for _, w := range cfg.Warnings() {

@@ -298,6 +298,45 @@ func TestStalledResize(t *testing.T) {
 	})
 }
 
+// A reload that hangs, as on the storage of the file, holds up for ever neither who has asked for it nor who
+// asks for the next one; when it goes on nothing is changed any more.
+func TestStalledReload(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBed(t, base)
+		answer, load := make(chan struct{}), b.load
+		b.load = func() (*config.Config, error) { <-answer; return load() }
+		b.write(strings.Replace(base, "{lun: 0, volume: sick}, ", "", 1))
+		ended := make(chan error, 2)
+		for range 2 {
+			go func() {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				_, err := b.Reload(ctx, false)
+				ended <- err
+			}()
+		}
+		for range 2 {
+			select {
+			case err := <-ended:
+				if !errors.Is(err, context.DeadlineExceeded) {
+					t.Error(err)
+				}
+			case <-time.After(time.Minute):
+				close(answer)
+				t.Fatal("a reload waits for ever")
+			}
+		}
+		close(answer)
+		synctest.Wait()
+		if b.size(0) != 1<<20 {
+			t.Error("a reload that nobody waits for has changed something")
+		}
+		if changes, err := b.Reload(t.Context(), false); err != nil || len(changes) != 1 || b.size(0) != 0 {
+			t.Errorf("the next one: %v, %v", changes, err)
+		}
+	})
+}
+
 // A volume whose storage does not let it be closed holds up neither the rest of a reload nor the next one.
 func TestStalledClosing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

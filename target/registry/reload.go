@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"softiser/config"
 )
@@ -22,16 +23,42 @@ var errNoFile = errors.New("this target was started without --config, so there i
 // was being written, or emptied by mistake.
 var errEmpty = errors.New("the file names no target and no subsystem; to serve nothing, stop iser-target")
 
+// reloadPatience is how long after the end of its time a reload is waited for that says itself what has not
+// been done: longer than it waits for the end of a volume.
+const reloadPatience = closePatience + time.Second
+
 // Reload applies the file, or with dry only tells what would be done. What storage has not
 // done when ctx ends is reported as such, and goes on.
 func (r *Registry) Reload(ctx context.Context, dry bool) ([]Change, error) {
-	r.reloading.Lock()
-	defer r.reloading.Unlock()
-	changes, err := r.reload(ctx, dry)
-	if !dry {
-		r.reloads.note(changes, err)
+	select {
+	case r.reloading <- struct{}{}:
+	case <-ctx.Done():
+		return nil, fmt.Errorf("another reload has not ended: %w", ctx.Err())
 	}
-	return changes, err
+	type outcome struct {
+		changes []Change
+		err     error
+	}
+	done := make(chan outcome, 1)
+	go func() {
+		defer func() { <-r.reloading }()
+		changes, err := r.reload(ctx, dry)
+		if !dry {
+			r.reloads.note(changes, err)
+		}
+		done <- outcome{changes, err}
+	}()
+	select {
+	case o := <-done:
+		return o.changes, o.err
+	case <-ctx.Done():
+	}
+	select {
+	case o := <-done:
+		return o.changes, o.err
+	case <-time.After(reloadPatience):
+		return nil, fmt.Errorf("the storage of the file, or of a volume, does not answer; further reloads wait until it does: %w", ctx.Err())
+	}
 }
 
 // reload is Reload for who has its turn.
@@ -45,6 +72,9 @@ func (r *Registry) reload(ctx context.Context, dry bool) ([]Change, error) {
 	}
 	if err == nil {
 		err = Check(next)
+	}
+	if err == nil && ctx.Err() != nil { // nobody waits any more, and a handover may be under way
+		return nil, fmt.Errorf("nothing is changed, because reading the file has taken too long: %w", ctx.Err())
 	}
 	if err != nil {
 		return nil, fmt.Errorf("nothing is changed, because the file has mistakes:\n%w", err)

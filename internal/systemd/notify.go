@@ -19,9 +19,14 @@ const (
 	alive    = "WATCHDOG=1"
 )
 
+// notifyPatience is how long a manager may have no room for what it is told: it does not read.
+const notifyPatience = 20 * time.Second
+
 // Notify sends a state to the service manager, if there is one. In the name of the socket @
 // stands for the zero byte of the abstract name space.
-func Notify(state string) error {
+func Notify(state string) error { return notify(state, notifyPatience) }
+
+func notify(state string, patience time.Duration) error {
 	name := os.Getenv("NOTIFY_SOCKET")
 	if name == "" {
 		return nil
@@ -31,7 +36,9 @@ func Notify(state string) error {
 	}
 	c, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: name, Net: "unixgram"})
 	if err == nil {
-		_, err = c.Write([]byte(state))
+		if err = c.SetWriteDeadline(time.Now().Add(patience)); err == nil {
+			_, err = c.Write([]byte(state))
+		}
 		c.Close()
 	}
 	if err != nil {

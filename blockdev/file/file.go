@@ -113,13 +113,15 @@ func take(cfg Config, f *os.File, created bool) (_ *Device, err error) {
 	if err := blockdev.CheckGeometry(cfg.Size, cfg.BlockSize, cfg.PhysBlockSize); err != nil {
 		return nil, err
 	}
-	if err := setSize(f, st.Size, cfg); err != nil {
-		return nil, err
-	}
-	if created {
+	// Before the file gets a size: one that has one has been here. Whoever has created it may have lost it to this
+	// process, or its life.
+	if created || st.Size == 0 {
 		if err := syncFolder(filepath.Dir(cfg.Path)); err != nil {
 			return nil, err
 		}
+	}
+	if err := setSize(f, st.Size, cfg); err != nil {
+		return nil, err
 	}
 	path, err := realPath(cfg.Path)
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 	"softiser/blockdev"
 	"softiser/blockdev/blockdevtest"
 	"softiser/blockdev/internal/backing"
+	"softiser/internal/durable"
 )
 
 func TestConformance(t *testing.T) {
@@ -69,6 +70,32 @@ func TestReservedStaysReserved(t *testing.T) {
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil || st.Blocks*512 < size {
 		t.Errorf("%d bytes are reserved, %v", st.Blocks*512, err)
+	}
+}
+
+// TestEmptyFile: a file that has no size yet, because whoever has created it has lost it to this process or has
+// been killed, has its name made durable before it gets one.
+func TestEmptyFile(t *testing.T) {
+	cfg := Config{Path: filepath.Join(t.TempDir(), "disk.img"), Size: 1 << 20}
+	if err := os.WriteFile(cfg.Path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	real, synced := durable.SyncDir, ""
+	t.Cleanup(func() { durable.SyncDir = real })
+	durable.SyncDir = func(name string) error {
+		if st, err := os.Stat(cfg.Path); err != nil || st.Size() != 0 {
+			t.Errorf("the file has a size before its name is durable: %v", err)
+		}
+		synced = name
+		return real(name)
+	}
+	d, err := Open(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	if synced != filepath.Dir(cfg.Path) {
+		t.Errorf("the folder that was synced is %q", synced)
 	}
 }
 

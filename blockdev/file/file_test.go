@@ -5,6 +5,8 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -96,6 +98,52 @@ func TestEmptyFile(t *testing.T) {
 	defer d.Close()
 	if synced != filepath.Dir(cfg.Path) {
 		t.Errorf("the folder that was synced is %q", synced)
+	}
+}
+
+// TestCloseBesideAFork: a child between fork and exec has the descriptor of a volume that is being closed, and does
+// not keep its lock.
+func TestCloseBesideAFork(t *testing.T) {
+	cfg := Config{Path: filepath.Join(t.TempDir(), "disk.img"), Size: 1 << 20}
+	d, err := Open(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fds, err := filepath.Glob("/proc/self/fd/*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(fds, func(name string) bool { to, err := os.Readlink(name); return err == nil && to == cfg.Path })
+	if i < 0 {
+		t.Fatal("the volume has no descriptor")
+	}
+	n, err := strconv.Atoi(filepath.Base(fds[i]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	child, err := unix.FcntlInt(uintptr(n), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(child)
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if d, err = Open(cfg); err != nil {
+		t.Fatal(err)
+	}
+	// Whoever has been handed the volume has the lock with it.
+	o, err := d.HandOver()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer o.Discard()
+	if err := d.Close(); err != nil {
+		t.Error(err)
+	}
+	if d, err := Open(cfg); !errors.Is(err, blockdev.ErrInUse) {
+		t.Errorf("what has been handed over is opened: %v", err)
+		d.Close()
 	}
 }
 

@@ -21,6 +21,7 @@ func (v *Volume) HandOver() (blockdev.Opened, error) {
 	if err != nil {
 		return blockdev.Opened{}, fmt.Errorf("blockdev: %s: duplicating the descriptor: %w", v.cfg.Path, err)
 	}
+	v.handed.Store(true)
 	return blockdev.Opened{FD: fd, Size: v.size.Load(), ID: v.cfg.Info.ID, CacheID: v.cfg.Info.CacheID, Poisoned: v.poisoned() != nil}, nil
 }
 

@@ -20,6 +20,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/dustin/go-humanize/english"
@@ -81,7 +82,8 @@ type Volume struct {
 	ranges   blockdev.Ranges // what is lent, and who copies
 	patience time.Duration
 	hooks    blockdev.ResizeHooks
-	notRAM   func() // takes mem out of what is known to be RAM
+	notRAM   func()      // takes mem out of what is known to be RAM
+	handed   atomic.Bool // another process may have the store open, and its lock
 
 	// resizeMu guards the length of the store: it serialises resizes and Close.
 	// opMu guards the descriptor: it is held shared by what uses it without a
@@ -222,7 +224,11 @@ func (v *Volume) Close() error {
 	err = v.leave(size)
 	v.cursors.close()
 	v.notRAM()
-	return errors.Join(err, v.unmap(), unix.Close(v.fd))
+	err = errors.Join(err, v.unmap())
+	if !v.handed.Load() {
+		_ = unix.Flock(v.fd, unix.LOCK_UN) // which closing does, but not beside a fork: its child has the descriptor until its exec
+	}
+	return errors.Join(err, unix.Close(v.fd))
 }
 
 // begin starts an operation that uses the descriptor; on success v.opMu is to be

@@ -137,13 +137,25 @@ func TestCloseBesideAFork(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer o.Discard()
-	if err := d.Close(); err != nil {
-		t.Error(err)
+	back, err := d.HandOver() // who has handed it over goes on if the other one cannot have it
+	if err != nil {
+		t.Fatal(err)
 	}
-	if d, err := Open(cfg); !errors.Is(err, blockdev.ErrInUse) {
-		t.Errorf("what has been handed over is opened: %v", err)
-		d.Close()
+	defer back.Discard()
+	cfg.Opened = &o
+	next, err := Open(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.Opened = nil
+	for _, d := range []*Device{d, next} {
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+		if d, err := Open(cfg); !errors.Is(err, blockdev.ErrInUse) {
+			t.Errorf("what has been handed over is opened: %v", err)
+			d.Close()
+		}
 	}
 }
 

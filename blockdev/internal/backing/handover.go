@@ -28,6 +28,7 @@ func (v *Volume) HandOver() (blockdev.Opened, error) {
 // adopt goes on with what another process knew: its record of the cache is this one's. The
 // file of the record stays as it is.
 func (v *Volume) adopt(o *blockdev.Opened) error {
+	v.handed.Store(true)
 	v.cfg.Info.CacheID = o.CacheID
 	if o.Poisoned {
 		v.poison.Store(&blockdev.Error{Op: "sync", Store: v.cfg.Path, Len: o.Size, Kind: blockdev.ErrPoisoned})

@@ -169,6 +169,9 @@ func (ss *snapshots) create(ctx context.Context, o SnapshotOptions, why string) 
 	if err := plain(next, origin, "snapshot"); err != nil {
 		return err
 	}
+	if err := Whole(next, origin); err != nil { // nothing would tell it of the snapshot
+		return err
+	}
 	if _, s := next.SnapshotSegment(o.Origin); s != nil {
 		return fmt.Errorf("cannot snapshot %s/%s: it is a snapshot itself; use a thin volume for snapshots of snapshots", next.Name, o.Origin)
 	}

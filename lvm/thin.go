@@ -80,6 +80,9 @@ func (ps *thinPools) create(ctx context.Context, o ThinOptions, why string) erro
 	seg := &meta.Segment{Count: o.Extents, Type: meta.Thin, Pool: o.Pool, Origin: o.Origin}
 	if o.Origin != "" {
 		origin, err := lookup(next, o.Origin)
+		if err == nil {
+			err = Whole(next, origin)
+		}
 		if err != nil {
 			return err
 		}

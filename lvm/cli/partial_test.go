@@ -74,9 +74,15 @@ func TestAPartIsNotExported(t *testing.T) {
 		}
 		return errors.Join(err, m.Close())
 	}
-	for _, line := range []string{"export vg0/copy", "export --raw vg0/copy", "clone vg0/copy b"} {
+	for _, line := range []string{"export vg0/copy", "export --raw vg0/copy", "clone vg0/copy b", "lvcreate -s -L4m -n b vg0/copy"} {
 		s.fails("vg0/copy is half imported", strings.Fields(line)...)
 	}
+	s.run("lvcreate", "-L16m", "-T", "vg0/p")
+	s.run("lvcreate", "-V8m", "-T", "-n", "thin", "vg0/p")
+	if _, err := s.try([]byte(full[:len(full)/2]), "import", "-y", "vg0/thin"); err == nil {
+		t.Fatal("half a stream was imported")
+	}
+	s.fails("vg0/thin is half imported", "lvcreate", "-s", "-n", "b", "vg0/thin")
 	if err := serve(); !errors.Is(err, lvm.ErrPartial) || !strings.Contains(err.Error(), "lvremove") || !strings.Contains(err.Error(), "lvchange --deltag "+tag) {
 		t.Errorf("served: %v", err)
 	}

@@ -76,7 +76,7 @@ func OpenDisks(cfg Config, paths []string) (*Disks, error) {
 }
 
 // Scan sorts the disks into groups.
-func (ds *Disks) Scan() (*vg.Scan, error) { return vg.ScanDisks(ds.cfg.Config, ds.Disks) }
+func (ds *Disks) Scan() *vg.Scan { return vg.ScanDisks(ds.cfg.Config, ds.Disks) }
 
 // Close closes all devices.
 func (ds *Disks) Close() error {
@@ -134,11 +134,7 @@ func Open(cfg Config, devices []string, name string) (*Group, error) {
 
 // Group opens a group on these disks, which belong to it afterwards.
 func (ds *Disks) Group(name string) (*Group, error) {
-	s, err := ds.Scan()
-	if err != nil {
-		return nil, err
-	}
-	g, err := s.Find(name)
+	g, err := ds.Scan().Find(name)
 	if err != nil {
 		return nil, err
 	}

@@ -264,8 +264,7 @@ func TestMissingDisk(t *testing.T) {
 		}
 		ds, err := OpenDisks(cfg, []string{"/d0", "/d1"})
 		must(t, err)
-		s, err := ds.Scan()
-		must(t, err)
+		s := ds.Scan()
 		next := s.Groups[0].VG.Clone()
 		next.Status = []string{"RESIZEABLE", "READ", "WRITE"}
 		must(t, s.Groups[0].Commit(next, "test"))

@@ -303,7 +303,7 @@ func (a *app) scan() (*vg.Scan, error) {
 		}
 		ds = append(ds, d)
 	}
-	return vg.ScanDisks(a.config().Config, ds)
+	return vg.ScanDisks(a.config().Config, ds), nil
 }
 
 // scanLive is scan inside a target: its groups as it has them, and what else is
@@ -331,10 +331,7 @@ func (a *app) scanLive() (*vg.Scan, error) {
 		}
 		others = append(others, d)
 	}
-	s, err := vg.ScanDisks(a.config().Config, others)
-	if err != nil {
-		return nil, err
-	}
+	s := vg.ScanDisks(a.config().Config, others)
 	s.Groups = append(live, s.Groups...)
 	return s, nil
 }

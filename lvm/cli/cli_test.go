@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -305,6 +306,49 @@ func TestTransfer(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "stream")
 	s.run("export", "--output", out, "vg0/a2")
 	s.run("import", "--input", out, "vg0/third")
+}
+
+// TestTwoDisksOfOneUUID: a copy of a disk keeps nobody from the groups beside that of the disk.
+func TestTwoDisksOfOneUUID(t *testing.T) {
+	s := newShell(t)
+	all := s.disks
+	for i, name := range []string{"vg0", "vg1"} {
+		s.disks = all[i : i+1]
+		s.run("vgcreate", name, all[i])
+		s.run("lvcreate", "-L8m", "-n", "v", name)
+	}
+	twin := filepath.Join(filepath.Dir(all[0]), "twin.img")
+	text, err := os.ReadFile(all[0])
+	if err == nil {
+		err = os.WriteFile(twin, text, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.disks = append(slices.Clone(all), twin)
+	m := &lvm.Manager{Config: s.env.Config}
+	d, err := m.Open(lvm.Spec{VG: "vg1", LV: "v", Devices: s.disks})
+	if err == nil {
+		err = d.Close()
+	}
+	if err := errors.Join(err, m.Close()); err != nil {
+		t.Errorf("the group beside it: %v", err)
+	}
+	both := all[0] + " and " + twin + " are both physical volume"
+	for _, v := range []string{"v", "w"} {
+		if _, err := m.Open(lvm.Spec{VG: "vg0", LV: v, Devices: s.disks, Size: 4 << 20}); err == nil || !strings.Contains(err.Error(), both) {
+			t.Errorf("a volume of the disk: %v", err)
+		}
+	}
+	s.run("lvcreate", "-L8m", "-n", "w", "vg1")
+	for _, line := range []string{"lvcreate -L8m -n w vg0", "lvremove -y vg0/v", "pvresize " + all[0], "vgextend vg1 " + twin, "pvcreate -ffy " + twin} {
+		if _, err := s.try(nil, strings.Fields(line)...); err == nil {
+			t.Errorf("%s: done", line)
+		}
+	}
+	if got := strings.Join(strings.Fields(s.run("lvs", "--noheadings", "-o", "vg_name,lv_name", "--sort", "lv_name")), " "); got != "vg1 v vg1 w" {
+		t.Errorf("lvs shows %s", got)
+	}
 }
 
 // TestTwoGroupsOfOneName: neither is taken for the other, and those beside them are used as ever, until one of the

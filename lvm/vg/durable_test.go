@@ -120,11 +120,7 @@ func TestSettleLeavesChanges(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s, err := ScanDisks(cfg, []*Disk{d})
-		if err != nil {
-			t.Fatal(err)
-		}
-		g, err := s.Find("vg0")
+		g, err := ScanDisks(cfg, []*Disk{d}).Find("vg0")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -157,11 +153,7 @@ func TestFoundTextIsDurableBeforeRepair(t *testing.T) {
 			}
 			disks = append(disks, d)
 		}
-		s, err := ScanDisks(cfg, disks)
-		if err != nil {
-			t.Fatal(err)
-		}
-		g, err := s.Find("vg0")
+		g, err := ScanDisks(cfg, disks).Find("vg0")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -239,11 +231,7 @@ func TestStaleCopyIsNoneThatIsDurable(t *testing.T) {
 		t.Fatal(err)
 	}
 	devs[0].fails, devs[1].fails = devs[1].fails, nil
-	s, err := ScanDisks(cfg, open(devs...))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if g, err = s.Find("vg0"); err != nil || len(g.Stale) != 1 {
+	if g, err = ScanDisks(cfg, open(devs...)).Find("vg0"); err != nil || len(g.Stale) != 1 {
 		t.Fatalf("%d stale copies, %v", len(g.Stale), err)
 	}
 	if err := g.settle(); !errors.Is(err, devs[0].fails) {

@@ -32,16 +32,18 @@ type Scan struct {
 }
 
 // ScanDisks sorts disks into groups.
-func ScanDisks(cfg Config, disks []*Disk) (*Scan, error) {
+func ScanDisks(cfg Config, disks []*Disk) *Scan {
 	s := &Scan{}
-	byID := map[ondisk.UUID]*Disk{}
+	byID, twice := map[ondisk.UUID]*Disk{}, map[ondisk.UUID]bool{}
 	for _, d := range disks {
 		if d.Label == nil {
 			s.Blank = append(s.Blank, d)
 			continue
 		}
 		if o := byID[d.Label.UUID]; o != nil {
-			return nil, fmt.Errorf("%s and %s are both physical volume %s: one is a copy; leave it out or change its UUID", o.Path, d.Path, d.Label.UUID)
+			twice[d.Label.UUID] = true
+			s.Broken = append(s.Broken, fmt.Errorf("%s and %s are both physical volume %s: one is a copy; leave it out or change its UUID", o.Path, d.Path, d.Label.UUID))
+			continue
 		}
 		byID[d.Label.UUID] = d
 	}
@@ -55,8 +57,12 @@ func ScanDisks(cfg Config, disks []*Disk) (*Scan, error) {
 	}
 	owned := map[*Disk]bool{}
 	for _, vg := range best {
-		if err := apart(vg, disks); err != nil {
+		err := apart(vg, disks)
+		if err != nil {
 			s.Broken = append(s.Broken, err)
+		}
+		// Which of two disks is the copy nobody can tell.
+		if err != nil || slices.ContainsFunc(vg.PVs, func(pv *meta.PV) bool { return twice[pv.ID] }) {
 			for _, d := range disks {
 				owned[d] = owned[d] || d.holds(vg.ID) || d.Label != nil && vg.PVByID(d.Label.UUID) != nil
 			}
@@ -68,7 +74,7 @@ func ScanDisks(cfg Config, disks []*Disk) (*Scan, error) {
 		return cmp.Or(strings.Compare(a.VG.Name, b.VG.Name), bytes.Compare(a.VG.ID[:], b.VG.ID[:]))
 	})
 	for _, d := range disks {
-		if d.Label == nil || owned[d] {
+		if d.Label == nil || owned[d] || twice[d.Label.UUID] {
 			continue
 		}
 		if err := damage(d); d.InUse() && err != nil {
@@ -77,7 +83,7 @@ func ScanDisks(cfg Config, disks []*Disk) (*Scan, error) {
 		}
 		s.Orphans = append(s.Orphans, d)
 	}
-	return s, nil
+	return s
 }
 
 // apart says that two disks hold different texts of vg with the same number, of which nobody can tell which is

@@ -51,11 +51,7 @@ func scan(t testing.TB, c Config, devs ...*lvmtest.Disk) *Scan {
 		}
 		ds = append(ds, d)
 	}
-	s, err := ScanDisks(c, ds)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s
+	return ScanDisks(c, ds)
 }
 
 func addLV(g *Group, name string, r Request) error {

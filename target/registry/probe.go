@@ -158,10 +158,7 @@ func probeLVM(v config.Volume) (all []string, err error) {
 		}
 		disks = append(disks, d)
 	}
-	scan, err := vg.ScanDisks(vg.Config{}, disks)
-	if err != nil {
-		return nil, err
-	}
+	scan := vg.ScanDisks(vg.Config{}, disks)
 	g, err := scan.Find(v.VG)
 	switch {
 	case errors.Is(err, vg.ErrNotFound) && v.Create:

@@ -57,7 +57,13 @@ func (b *reserved) noteLocked(by *Client, q *Register) error {
 	if q.Ports != nil {
 		all = q.Ports(by.ID)
 	}
-	if len(b.notes)+len(all) > maxRegistrations {
+	n := len(b.notes)
+	for _, k := range all {
+		if _, has := b.notes[k]; !has {
+			n++
+		}
+	}
+	if n > maxRegistrations {
 		return ErrTooMany
 	}
 	if b.notes == nil {
@@ -116,14 +122,13 @@ func (b *reserved) admitLocked() error {
 			now.remove(k)
 		case n.Key != 0 && n.Key != have.Key && old.admits(k, n):
 			change()
-			now.regs[k] = n
+			if registered || len(now.regs) < maxRegistrations { // the volume is to be had, whoever finds no room
+				now.regs[k] = n
+			}
 		}
 	}
-	switch {
-	case now == nil:
+	if now == nil {
 		return nil
-	case len(now.regs) > maxRegistrations:
-		return ErrTooMany
 	}
 	return b.publishLocked(now)
 }

@@ -117,6 +117,38 @@ func TestRegisteredElsewhere(t *testing.T) {
 	b.give()
 }
 
+// TestManyRegisteredElsewhere: that there is no room for all that hosts have registered through both nodes does not
+// keep the volume from being had.
+func TestManyRegisteredElsewhere(t *testing.T) {
+	s := sharedDir{dirStore(t.TempDir())}
+	disk := newDevice(t, "disk")
+	a, b := newNode(t, s), newNode(t, s)
+	a.take(disk)
+	const most = maxRegistrations - 1
+	ports := func(first uint16) func(Registrant) []Registrant {
+		return func(r Registrant) (all []Registrant) {
+			for i := range uint16(most) {
+				all = append(all, Registrant{Initiator: r.Initiator, Target: r.Target, Port: first + i})
+			}
+			return all
+		}
+	}
+	if err := a.v.Register(client("h", 1), &Register{NewKey: 1, Ports: ports(1)}); err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range []uint64{2, 1} { // the second time these are noted already
+		if err := b.v.Register(client("h", 2), &Register{NewKey: key, Ports: ports(5000), Ignore: true}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a.give()
+	b.take(disk)
+	if n := b.v.Reservations().Len(); n != maxRegistrations {
+		t.Errorf("%d registrations", n)
+	}
+	b.give()
+}
+
 func TestRefusedElsewhere(t *testing.T) {
 	b := newNode(t, sharedDir{dirStore(t.TempDir())})
 	c := client("host", 2)

@@ -7,6 +7,7 @@ import (
 	"os"
 	"runtime"
 	"slices"
+	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -276,4 +277,24 @@ func TestPageTable(t *testing.T) {
 			t.Error(err)
 		}
 	}
+}
+
+// TestWatcherBesideStorageThatHangs: a volume whose storage does not answer keeps no other from growing.
+func TestWatcherBesideStorageThatHangs(t *testing.T) {
+	hangs, answer := make(chan struct{}), make(chan struct{})
+	defer close(answer) // before the volumes are closed
+	var once sync.Once
+	openFile(t, 1<<20, linux, func(c *Config) {
+		c.StoreSize = func() (int64, error) {
+			once.Do(func() { close(hangs) })
+			<-answer
+			return 1 << 20, nil
+		}
+	})
+	v, path := openFile(t, 1<<20, linux, func(c *Config) { c.Follow = true })
+	<-hangs
+	if err := os.Truncate(path, 2<<20); err != nil {
+		t.Fatal(err)
+	}
+	await.True(t, "the volume grows", func() bool { return v.Info().Size == 2<<20 })
 }

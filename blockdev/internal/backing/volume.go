@@ -83,6 +83,7 @@ type Volume struct {
 	patience time.Duration
 	hooks    blockdev.ResizeHooks
 	notRAM   func()      // takes mem out of what is known to be RAM
+	looked   atomic.Bool // the watcher looks at the store
 	handed   atomic.Bool // another process may have the store open, and its lock
 
 	// resizeMu guards the length of the store: it serialises resizes and Close.

@@ -10,7 +10,8 @@ const watchEvery = time.Second
 
 // The watcher is one goroutine for all open volumes; it exists while there are
 // any. One look per volume and second is what noticing a resize or a
-// truncation costs.
+// truncation costs. Each look has a goroutine of its own: storage that does not answer,
+// or a volume that is being closed for long, holds up the looks at no other one.
 var watcher struct {
 	mu      sync.Mutex // guards what follows; taken inside Volume.resizeMu
 	volumes map[*Volume]struct{}
@@ -59,7 +60,12 @@ func runWatcher(stop <-chan struct{}) {
 		}
 		watcher.mu.Unlock()
 		for _, v := range list {
-			v.poll()
+			if v.looked.CompareAndSwap(false, true) {
+				go func() {
+					defer v.looked.Store(false)
+					v.poll()
+				}()
+			}
 		}
 		clear(list)
 	}

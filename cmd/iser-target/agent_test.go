@@ -163,6 +163,28 @@ func TestAgentTellsOfAnEnd(t *testing.T) {
 	b.do("stop", ocfSuccess, "")
 }
 
+// Where nobody can be told of that (a remote node may be without the tool), the target runs all the same.
+func TestAgentWithoutCRMResource(t *testing.T) {
+	b := newAgentBed(t)
+	if err := os.Remove(filepath.Join(b.dir, "bin/crm_resource")); err != nil {
+		t.Fatal(err)
+	}
+	for _, tool := range []string{"cat", "grep", "mkfifo", "rm", "sh", "sleep", "tr"} {
+		path, err := exec.LookPath(tool)
+		if err == nil {
+			err = os.Symlink(path, filepath.Join(b.dir, "bin", tool))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.env = append(b.env, "PATH="+filepath.Join(b.dir, "bin"))
+	b.do("start", ocfSuccess, "")
+	b.do("monitor", ocfSuccess, "")
+	b.do("stop", ocfSuccess, "")
+	b.do("monitor", ocfNotRunning, "")
+}
+
 // The plain form: what a cluster asks of every resource.
 func TestAgentPlain(t *testing.T) {
 	b := newAgentBed(t)

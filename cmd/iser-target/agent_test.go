@@ -236,6 +236,30 @@ func TestAgentPlain(t *testing.T) {
 	b.do("monitor", ocfNotRunning, "")
 }
 
+// A group that could not be given up is a failure of the plain form, too: the cluster ends the process.
+func TestAgentPlainStuckGroup(t *testing.T) {
+	dir, freeze, thaw := frozen(t)
+	b := newAgentBed(t)
+	b.file("c.yaml", `
+portals: [{listen: "`+loopback.FreeAddr(t)+`"}]
+volumes: [{name: disk0, type: file, path: `+filepath.Join(dir, "disk0.img")+`, size: 1MiB, wwid: 6000000000000000000000000000da7a, serial: S1}]
+targets: [{iqn: iqn.2026-11.test:a, luns: [{lun: 0, volume: disk0}]}]
+ha: {node: a, store: `+filepath.Join(dir, "store")+`, groups: [{name: g1, volumes: [disk0], fencing: node, start: active}]}
+`)
+	if err := errors.Join(os.Mkdir(filepath.Join(dir, "store"), 0o700), os.WriteFile(filepath.Join(dir, "disk0.img"), make([]byte, 1<<20), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	b.do("start", ocfSuccess, "")
+	b.do("monitor", ocfSuccess, "")
+	freeze() // the end of the ownership cannot be written down
+	if code, out := command(t, "demote", "g1", "--socket", filepath.Join(b.dir, "softiser-t1.sock"), "--timeout", "10ms"); code == 0 {
+		t.Errorf("it was given up: %s", out)
+	}
+	b.do("monitor", ocfGeneric, "is stuck")
+	thaw()
+	b.do("stop", ocfSuccess, "")
+}
+
 // Without a parameter that names it the program is looked for, as a package or an installation by hand leaves it.
 func TestAgentFindsTheProgram(t *testing.T) {
 	b := newAgentBed(t)

@@ -277,6 +277,28 @@ func TestDetachTellsOfAFailedFlush(t *testing.T) {
 	}
 }
 
+// The unit gives an attachment the time that its end may take with a target that does not answer.
+func TestUnitWaitsForTheEnd(t *testing.T) {
+	text, err := os.ReadFile("../../packaging/systemd/iser-attach@.service")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, stop, _ := strings.Cut(string(text), "\nTimeoutStopSec=")
+	stop, _, _ = strings.Cut(stop, "\n")
+	has, err := time.ParseDuration(stop + "s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	step, err := time.ParseDuration(Command("", nil).Flags().Lookup("timeout").DefValue)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// writeBack, stop, and the logout (see options)
+	if takes := step + 2*step + 15*time.Second; has < takes {
+		t.Errorf("it has %v, and may take %v", has, takes)
+	}
+}
+
 // A flush that the target does not answer holds detaching up no longer than the
 // time-out.
 func TestStuckFlush(t *testing.T) {

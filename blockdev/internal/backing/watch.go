@@ -43,6 +43,7 @@ func unwatch(v *Volume) {
 	}
 }
 
+// runWatcher is the watcher's goroutine.
 func runWatcher(stop <-chan struct{}) {
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()

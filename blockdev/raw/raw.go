@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -98,7 +99,7 @@ func openDevice(cfg Config) (int, error) {
 		// on the same machine too: that is for the operator to decide.
 		flags = unix.O_RDONLY
 	}
-	fd, err := unix.Open(cfg.Path, flags|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	fd, err := openPatiently(cfg.Path, flags|unix.O_CLOEXEC|unix.O_NONBLOCK, func() { time.Sleep(busyPause) })
 	switch {
 	case errors.Is(err, unix.EBUSY):
 		return -1, fmt.Errorf("mounted, or used by another program (see lsblk %s): %w", cfg.Path, blockdev.ErrInUse)
@@ -115,6 +116,24 @@ func openDevice(cfg Config) (int, error) {
 		return -1, errors.New("not a block device; regular files are volumes of type file")
 	}
 	return fd, nil
+}
+
+// A device that has just been closed may be in use for a moment: a child of this process, or of the one that had it,
+// has the descriptor between fork and exec.
+const (
+	busyTries = 5
+	busyPause = 10 * time.Millisecond
+)
+
+// openPatiently is open(2) that tries again, with a pause, what is in use.
+func openPatiently(path string, flags int, pause func()) (fd int, err error) {
+	for range busyTries {
+		if fd, err = unix.Open(path, flags, 0); !errors.Is(err, unix.EBUSY) {
+			return fd, err
+		}
+		pause()
+	}
+	return fd, err
 }
 
 // describe reads the device's geometry and compares it with what is wanted.

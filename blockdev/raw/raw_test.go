@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"softiser/blockdev"
 	"softiser/blockdev/blockdevtest"
 )
@@ -143,6 +145,29 @@ func TestExclusive(t *testing.T) {
 		t.Fatalf("Open after Close: %v", err)
 	}
 	d.Close()
+}
+
+// TestOpenBesideAFork: a device that a child between fork and exec has open yet is in use for that moment alone.
+func TestOpenBesideAFork(t *testing.T) {
+	dev, _ := loop(t, 1<<20)
+	const flags = unix.O_RDWR | unix.O_EXCL | unix.O_CLOEXEC
+	child, err := unix.Open(dev, flags, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pauses := 0
+	fd, err := openPatiently(dev, flags, func() {
+		if pauses++; pauses == 1 {
+			unix.Close(child)
+		}
+	})
+	if err != nil || pauses != 1 {
+		t.Fatalf("%v after %d pauses", err, pauses)
+	}
+	defer unix.Close(fd)
+	if _, err := openPatiently(dev, flags, func() {}); !errors.Is(err, unix.EBUSY) {
+		t.Errorf("what stays in use: %v", err)
+	}
 }
 
 func TestRefusals(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"syscall"
+	"time"
 
 	"softiser/rdma/internal/roce"
 	"softiser/rdma/internal/roce/cm"
@@ -142,11 +143,22 @@ func (qp *QP) Resolve(ctx context.Context, network, addr string, privateData []b
 	if err != nil {
 		return nil, err
 	}
-	to, err := resolve(ctx, network, addr, qp.cfg.Datagram.LocalAddr)
+	all, err := resolveAll(ctx, network, addr, qp.cfg.Datagram.LocalAddr)
 	if err != nil {
 		return nil, err
 	}
-	a, err := u.Lookup(ctx, to, privateData)
+	var peer *DatagramPeer
+	err = oneOf(ctx, all, startTimeout, func(to netip.AddrPort, d time.Duration) (bool, error) {
+		var err error
+		peer, err = qp.lookup(ctx, u, to, privateData, d)
+		return elsewhere(err), err
+	})
+	return peer, err
+}
+
+// lookup is Resolve at one address, within d.
+func (qp *QP) lookup(ctx context.Context, u *roce.Unreliable, to netip.AddrPort, privateData []byte, d time.Duration) (*DatagramPeer, error) {
+	a, err := u.Lookup(ctx, to, privateData, d)
 	if err != nil {
 		return nil, err
 	}

@@ -1,11 +1,16 @@
 package rdma
 
 import (
+	"context"
+	"errors"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 )
 
 // An address that is local to a link is reached by its interface, by whatever name that goes, and by nothing else.
@@ -44,8 +49,45 @@ func TestChoose(t *testing.T) {
 		{[]netip.Addr{mapped, v6}, netip.Addr{}, v4},
 		{[]netip.Addr{v6}, netip.MustParseAddr("10.0.0.2"), v6},
 	} {
-		if got := choose(c.ips, c.local); got != c.want {
+		got := choose(c.ips, c.local, 7)
+		if got[0] != netip.AddrPortFrom(c.want, 7) || c.local.IsValid() && len(c.ips) > 1 && len(got) > 1 {
 			t.Errorf("%v from %v: %v, want %v", c.ips, c.local, got, c.want)
 		}
 	}
+}
+
+// Of the time there is, each address of a host has its share, and the last one all that is left.
+func TestShares(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, c := range []struct {
+			timeout, ctx time.Duration
+			n            int
+			want         []time.Duration
+		}{
+			{10 * time.Second, 0, 1, []time.Duration{10 * time.Second}},
+			{10 * time.Second, 0, 2, []time.Duration{5 * time.Second, 5 * time.Second}},
+			{10 * time.Second, 6 * time.Second, 2, []time.Duration{3 * time.Second, 7 * time.Second}}, // the context ends it before
+			{3 * time.Second, 0, 3, []time.Duration{2 * time.Second, time.Second}},
+		} {
+			ctx := t.Context()
+			if c.ctx > 0 {
+				var cancel func()
+				ctx, cancel = context.WithTimeout(ctx, c.ctx)
+				defer cancel()
+			}
+			var got []time.Duration
+			first := errors.New("the first one's")
+			err := oneOf(ctx, make([]netip.AddrPort, c.n), c.timeout, func(_ netip.AddrPort, d time.Duration) (bool, error) {
+				got = append(got, d)
+				time.Sleep(d)
+				if len(got) > 1 {
+					return true, errors.New("another")
+				}
+				return true, first
+			})
+			if err != first || !slices.Equal(got, c.want) {
+				t.Errorf("%v, context %v, %d addresses: %v, %v; want %v", c.timeout, c.ctx, c.n, got, err, c.want)
+			}
+		}
+	})
 }

@@ -451,6 +451,54 @@ func TestDialFails(t *testing.T) {
 	}
 }
 
+// TestNextAddress: a host is reached at its next address where nobody listens at the first one, but
+// not where somebody refuses.
+func TestNextAddress(t *testing.T) {
+	srv, cli := rdmatest.NewEnd(t, overRoCE(), 1), rdmatest.NewEnd(t, overRoCE(), 0)
+	listen := func() *rdma.Listener {
+		t.Helper()
+		ln, err := srv.Dev.Listen("roce", net.JoinHostPort(rdmatest.RoCEAddr().String(), "0"), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = ln.Close() })
+		return ln
+	}
+	ln, other := listen(), listen()
+	at, elsewhere := netip.AddrPort(ln.Addr().(rdma.RoCEAddr)), netip.AddrPort(other.Addr().(rdma.RoCEAddr))
+	nobody := netip.AddrPortFrom(elsewhere.Addr(), elsewhere.Port()-1)
+	p := &rdma.ConnParams{RoCE: rdma.RoCEParams{LocalAddr: rdmatest.RoCEAddr()}}
+
+	go func() {
+		if req, err := ln.Accept(ctxT(t)); err == nil {
+			_ = req.Reject(nil)
+		}
+	}()
+	if err := rdma.DialOneOf(ctxT(t), []netip.AddrPort{at, elsewhere}, cli.QP, p); !errors.Is(err, rdma.ErrRejected) {
+		t.Errorf("the first one refuses: %v", err)
+	}
+	if err := rdma.DialOneOf(ctxT(t), []netip.AddrPort{nobody, {}}, cli.QP, p); !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("nobody listens: %v, want what the first one has said", err)
+	}
+	errc := make(chan error, 1)
+	go func() {
+		req, err := ln.Accept(ctxT(t))
+		if err == nil {
+			err = req.Accept(ctxT(t), srv.QP, nil)
+		}
+		errc <- err
+	}()
+	if err := rdma.DialOneOf(ctxT(t), []netip.AddrPort{nobody, at}, cli.QP, p); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-errc; err != nil {
+		t.Fatal(err)
+	}
+	if got := cli.QP.Info().RemoteAddr.String(); got != at.String() {
+		t.Errorf("connected to %s, want %v", got, at)
+	}
+}
+
 // TestPortInUse: somebody else has the port, which the error says.
 func TestPortInUse(t *testing.T) {
 	addr := rdmatest.RoCEAddr()

@@ -1,13 +1,14 @@
 package rdma
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"math/bits"
 	"net"
 	"net/netip"
-	"slices"
 	"strconv"
 	"time"
 
@@ -85,7 +86,7 @@ func (p *ConnParams) roce(d *Device, limit int) (*roce.Params, error) {
 		p = &ConnParams{}
 	}
 	r := &p.RoCE
-	out := &roce.Params{Private: p.PrivateData, Local: r.LocalAddr, AckTimeout: ackTimeoutDefault, Retries: r.RetryCount, RNRRetries: r.RNRRetry, MinRNR: minRNR, Timeout: p.Timeout, BusyPoll: p.BusyPoll}
+	out := &roce.Params{Private: p.PrivateData, Local: r.LocalAddr, AckTimeout: ackTimeoutDefault, Retries: r.RetryCount, RNRRetries: r.RNRRetry, MinRNR: minRNR, Timeout: cmp.Or(p.Timeout, startTimeout), BusyPoll: p.BusyPoll}
 	var err error
 	if out.IRD, out.ORD, err = p.queues(d); err != nil {
 		return nil, err
@@ -124,43 +125,109 @@ func (t *overUDP) dial(ctx context.Context, network, addr string, qp *QP, p *Con
 	if err != nil {
 		return err
 	}
-	to, err := resolve(ctx, network, addr, w.Local)
+	all, err := resolveAll(ctx, network, addr, w.Local)
 	if err != nil {
 		return err
 	}
-	return roce.Connect(ctx, roceOf(qp), to, w)
+	return connectOneOf(ctx, all, qp, w)
 }
 
-// resolve finds an address of a host, and the number of a port. Of a host with several it is one of
-// the family of local, which may be the zero address.
+func connectOneOf(ctx context.Context, all []netip.AddrPort, qp *QP, w *roce.Params) error {
+	return oneOf(ctx, all, w.Timeout, func(to netip.AddrPort, d time.Duration) (bool, error) {
+		w.Timeout = d
+		err := roce.Connect(ctx, roceOf(qp), to, w)
+		return elsewhere(public(err)) && qp.State() == StateIdle, err
+	})
+}
+
+// startTimeout is how long connecting, or a lookup, may take.
+const startTimeout = 10 * time.Second
+
+// minShare is what the first addresses of a host get of the time at least, before the last one.
+const minShare = 2 * time.Second
+
+// oneOf tries the addresses of a host in turn, until try has no error, or says that the next one
+// is no use. Each gets its share of the time that is left, as with net.Dialer, and the error is the
+// first one's.
+func oneOf(ctx context.Context, all []netip.AddrPort, timeout time.Duration, try func(netip.AddrPort, time.Duration) (goOn bool, err error)) error {
+	var first error
+	for end := time.Now().Add(timeout); len(all) > 0; all = all[1:] {
+		share := time.Until(end)
+		if n := len(all); n > 1 {
+			if d, ok := ctx.Deadline(); ok {
+				share = min(share, time.Until(d))
+			}
+			share = min(share, max(share/time.Duration(n), minShare))
+		}
+		if share <= 0 {
+			break
+		}
+		goOn, err := try(all[0], share.Round(time.Millisecond))
+		if err == nil {
+			return nil
+		}
+		first = cmp.Or(first, err)
+		if !goOn || ctx.Err() != nil {
+			break
+		}
+	}
+	return first
+}
+
+// elsewhere reports whether another address of the host may do better: not when the ULP behind this
+// one has refused, or what was asked for cannot be.
+func elsewhere(err error) bool {
+	return !errors.Is(err, ErrRejected) && !errors.Is(err, ErrState) && !errors.Is(err, ErrClosed)
+}
+
+// resolve is the first of resolveAll.
 func resolve(ctx context.Context, network, addr string, local netip.Addr) (netip.AddrPort, error) {
-	var none netip.AddrPort
+	all, err := resolveAll(ctx, network, addr, local)
+	if err != nil {
+		return netip.AddrPort{}, err
+	}
+	return all[0], nil
+}
+
+// resolveAll finds the addresses of a host, and the number of a port. Of a host with several they are
+// those of the family of local, which may be the zero address.
+func resolveAll(ctx context.Context, network, addr string, local netip.Addr) ([]netip.AddrPort, error) {
 	if network != ProviderRoCE.Network() {
-		return none, invalid("network %q: a device of provider %v has %q", network, ProviderRoCE, ProviderRoCE.Network())
+		return nil, invalid("network %q: a device of provider %v has %q", network, ProviderRoCE, ProviderRoCE.Network())
 	}
 	host, service, err := net.SplitHostPort(addr)
 	if err != nil {
-		return none, fmt.Errorf("rdma: %w", err)
+		return nil, fmt.Errorf("rdma: %w", err)
 	}
 	port, err := strconv.ParseUint(service, 10, 16)
 	if err != nil {
-		return none, invalid("port %q of %s", service, addr)
+		return nil, invalid("port %q of %s", service, addr)
 	}
 	if ip, err := netip.ParseAddr(host); err == nil {
 		ip, err := onLink(ip)
-		return netip.AddrPortFrom(ip, uint16(port)), err
+		return []netip.AddrPort{netip.AddrPortFrom(ip, uint16(port))}, err
 	}
 	ips, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
 	if err != nil {
-		return none, fmt.Errorf("rdma: %w", err)
+		return nil, fmt.Errorf("rdma: %w", err)
 	}
-	return netip.AddrPortFrom(choose(ips, local), uint16(port)), nil
+	return choose(ips, local, uint16(port)), nil
 }
 
-// choose is the first address of the family of local. Where there is none, connecting tells.
-func choose(ips []netip.Addr, local netip.Addr) netip.Addr {
-	i := slices.IndexFunc(ips, func(ip netip.Addr) bool { return local.IsValid() && ip.Unmap().Is4() == local.Unmap().Is4() })
-	return ips[max(i, 0)].Unmap()
+// choose are the addresses of the family of local. Where there are none, connecting tells.
+func choose(ips []netip.Addr, local netip.Addr, port uint16) []netip.AddrPort {
+	var own, all []netip.AddrPort
+	for _, ip := range ips {
+		ap := netip.AddrPortFrom(ip.Unmap(), port)
+		all = append(all, ap)
+		if local.IsValid() && ap.Addr().Is4() == local.Unmap().Is4() {
+			own = append(own, ap)
+		}
+	}
+	if own != nil {
+		return own
+	}
+	return all
 }
 
 // onLink is an address in the form in which ports and peers are kept: with an interface, by its name, where it is

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"time"
 
 	"softiser/rdma/internal/roce/cm"
 	"softiser/rdma/internal/roce/mad"
@@ -119,8 +120,8 @@ func (u *Unreliable) LeaveGroup(group netip.Addr) error {
 	return nil
 }
 
-// Lookup asks for the queue pair behind a port of rdma_cm's for datagrams.
-func (u *Unreliable) Lookup(ctx context.Context, to netip.AddrPort, private []byte) (*cm.LookupAnswer, error) {
+// Lookup asks for the queue pair behind a port of rdma_cm's for datagrams, and waits for timeout at most.
+func (u *Unreliable) Lookup(ctx context.Context, to netip.AddrPort, private []byte, timeout time.Duration) (*cm.LookupAnswer, error) {
 	hp, err := u.readyPort()
 	if err == nil {
 		err = reachable(to.Addr())
@@ -128,7 +129,7 @@ func (u *Unreliable) Lookup(ctx context.Context, to netip.AddrPort, private []by
 	if err != nil {
 		return nil, err
 	}
-	short, cancel := context.WithTimeoutCause(ctx, startTimeout, fmt.Errorf("%w: %v; is UDP port 4791 open there, both ways, and somebody behind it?", verbs.ErrTimeout, startTimeout))
+	short, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("%w: %v; is UDP port 4791 open there, both ways, and somebody behind it?", verbs.ErrTimeout, timeout))
 	defer cancel()
 	return hp.CM().Resolve(short, to.Addr(), &cm.Lookup{Service: mad.ServiceOf(mad.ProtocolUDP, to.Port()), SrcPort: askerPort(), Private: private})
 }

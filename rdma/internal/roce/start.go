@@ -26,7 +26,7 @@ type Params struct {
 	Retries    int        // 0 to 7
 	RNRRetries int        // 0 to 7, 7 for ever
 	MinRNR     packet.RNRTimer
-	Timeout    time.Duration // of the start-up; 0: 10 s
+	Timeout    time.Duration // of the start-up
 	BusyPoll   time.Duration // how long the port's receiver looks for packets before it sleeps; see port.Port.Spin
 }
 
@@ -39,9 +39,6 @@ type Info struct {
 	RemoteQPN     uint32
 	Local, Remote netip.AddrPort // with the ports of rdma_cm, not UDP's
 }
-
-// startTimeout is how long the start-up may take.
-const startTimeout = 10 * time.Second
 
 // window is how many packets may be in flight at most: rxe's own limit.
 const window = 128
@@ -94,9 +91,6 @@ func Connect(ctx context.Context, qp Pair, to netip.AddrPort, p *Params) error {
 	hp, mtu, err := b.dev.way(to.Addr(), p)
 	if err != nil {
 		return err
-	}
-	if p.Timeout == 0 {
-		p.Timeout = startTimeout
 	}
 	short, cancel := context.WithTimeoutCause(ctx, p.Timeout, fmt.Errorf("%w: %v; is UDP port 4791 open there, both ways, and somebody behind it?", verbs.ErrTimeout, p.Timeout))
 	defer cancel()

@@ -131,7 +131,11 @@ func (u *Unreliable) Lookup(ctx context.Context, to netip.AddrPort, private []by
 	}
 	short, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("%w: %v; is UDP port 4791 open there, both ways, and somebody behind it?", verbs.ErrTimeout, timeout))
 	defer cancel()
-	return hp.CM().Resolve(short, to.Addr(), &cm.Lookup{Service: mad.ServiceOf(mad.ProtocolUDP, to.Port()), SrcPort: askerPort(), Private: private})
+	a, err := hp.CM().Resolve(short, to.Addr(), &cm.Lookup{Service: mad.ServiceOf(mad.ProtocolUDP, to.Port()), SrcPort: askerPort(), Private: private})
+	if err != nil {
+		return nil, hp.deaf(mad.GSIQPN, err)
+	}
+	return a, nil
 }
 
 // Service answers lookups of one port of rdma_cm's for datagrams.

@@ -103,7 +103,7 @@ func Connect(ctx context.Context, qp Pair, to netip.AddrPort, p *Params) error {
 	}, qp.hooks(forgotten))
 	if err != nil {
 		forgotten()
-		return err
+		return hp.deaf(mad.GSIQPN, err)
 	}
 	r := conn.Reply()
 	err = qp.attach(hp, p, link{

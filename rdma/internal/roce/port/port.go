@@ -81,6 +81,10 @@ func (p *Port) RecvBuffer() int {
 // comes (GRO).
 func (p *Port) Offload() (gso, gro bool) { return p.udp.Lane(0).MaxPackets() > 1, p.udp.GRO() }
 
+// RecvErr is why no packets come for a queue pair: the newest error of receiving, nil when some
+// have come since.
+func (p *Port) RecvErr(qpn uint32) error { return p.receivers[p.udp.ReceiverOf(qpn)].rx.Err() }
+
 // CM makes and ends connections from and to this address.
 func (p *Port) CM() *cm.Manager { return p.cm }
 

@@ -32,8 +32,9 @@ type Receiver struct {
 	alone  atomic.Bool
 	waiter sockio.Waiter
 	call   *sockio.InCall
-	closed atomic.Bool // it was made by Port.Join, and is to give its socket back
-	ending atomic.Bool // Serve is to leave
+	closed atomic.Bool           // it was made by Port.Join, and is to give its socket back
+	ending atomic.Bool           // Serve is to leave
+	failed atomic.Pointer[error] // why the last call brought nothing
 
 	// What Serve was given, and what RawConn calls, and with which descriptor.
 	take func(from netip.AddrPort, packet []byte)
@@ -99,8 +100,9 @@ func (r *Receiver) Stats() ReceiverStats {
 
 // Serve hands the packets that come to take one by one, with where they are from, in the
 // order in which they came from there. The memory is take's until it returns. end is called
-// behind the packets of one system call, for what is due once per batch. The error is
-// net.ErrClosed after Port.Close.
+// behind the packets of one system call, for what is due once per batch. It returns
+// net.ErrClosed after Port.Close, and nothing before: what the kernel lacks now (ENOBUFS, ENOMEM),
+// and what it tells a socket once, is the loss of a packet at most; see Err.
 func (r *Receiver) Serve(take func(from netip.AddrPort, packet []byte), end func()) error {
 	r.take, r.end = take, end
 	for {
@@ -112,10 +114,24 @@ func (r *Receiver) Serve(take func(from netip.AddrPort, packet []byte), end func
 		if err != nil {
 			return err
 		}
-		if r.err != nil {
-			return fmt.Errorf("rdma: receive: %w", r.err)
+		if r.err == nil {
+			continue
 		}
+		if r.Err() != nil { // not for the first time
+			time.Sleep(time.Millisecond)
+		}
+		err = fmt.Errorf("rdma: receive: %w", r.err)
+		r.err = nil
+		r.failed.Store(&err)
 	}
+}
+
+// Err is why nothing comes: the newest error of receiving, nil when packets have come since.
+func (r *Receiver) Err() error {
+	if err := r.failed.Load(); err != nil {
+		return *err
+	}
+	return nil
 }
 
 // Spin makes the Receiver look for packets for so long before it sleeps, or for
@@ -181,6 +197,9 @@ func (r *Receiver) drain() bool {
 func (r *Receiver) batch(n int) {
 	r.call.Came()
 	r.stat.calls.Add(1)
+	if r.failed.Load() != nil {
+		r.failed.Store(nil)
+	}
 	r.stat.messages.Add(uint64(n))
 	for i := range n {
 		h := &r.b.hdrs[i]

@@ -8,9 +8,11 @@ import (
 	"net"
 	"net/netip"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -412,6 +414,65 @@ func TestClose(t *testing.T) {
 	b := NewBurst()
 	if err := p.Lane(0).Send(b); !errors.Is(err, net.ErrClosed) {
 		t.Error(err)
+	}
+}
+
+// A call that fails is at most the loss of a packet: what comes behind it is received, and until then
+// whoever misses answers can learn why there are none.
+func TestErrorsPass(t *testing.T) {
+	for name, alone := range map[string]bool{"poller": false, "in the call": true} {
+		t.Run(name, func(t *testing.T) {
+			loopback.Namespace(t, loopback.MTU)
+			p := open(t, Config{Addr: lo4})
+			r := p.Receivers()[0]
+			r.Spin(sockio.BusyPollOff, alone)
+			to, err := p.Peer(lo4)
+			if err != nil {
+				t.Fatal(err)
+			}
+			base := r.b.iov[0].Base
+			r.b.iov[0].Base = unsafe.SliceData(noAccess(t)) // EFAULT: an error that any kernel has
+			b, got, done := NewBurst(), make(chan int, 8), make(chan error)
+			send := func(number int) {
+				b.Reset()
+				b.Message(to, 100)
+				b.Packet(packet(number, 100))
+				if err := p.Lane(0).Send(b); err != nil {
+					t.Error(err)
+				}
+			}
+			for i := range 3 {
+				send(i)
+			}
+			calls := 0
+			read := r.wait
+			r.wait = func(fd uintptr) bool {
+				if calls++; calls == 3 {
+					r.b.iov[0].Base = base
+				}
+				return read(fd)
+			}
+			go func() {
+				done <- r.Serve(func(_ netip.AddrPort, b []byte) {
+					got <- slices.IndexFunc([]int{0, 1, 2}, func(i int) bool { return bytes.Equal(b, packet(i, 100)) })
+					if calls < 3 || r.Err() != nil {
+						t.Errorf("handed on in call %d, error %v", calls, r.Err())
+					}
+				}, func() {})
+			}()
+			select {
+			case i := <-got:
+				if i != 2 {
+					t.Errorf("packet %d", i)
+				}
+			case err := <-done:
+				t.Fatal(err)
+			}
+			p.Close()
+			if err := <-done; !errors.Is(err, net.ErrClosed) {
+				t.Error(err)
+			}
+		})
 	}
 }
 

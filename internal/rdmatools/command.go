@@ -86,7 +86,7 @@ func (e *endpoint) sgl(mem []byte) []rdma.SGE {
 func (e *endpoint) next(ctx context.Context) (rdma.WC, error) {
 	for e.cq.Poll(e.wc[:]) == 0 {
 		if err := e.cq.Wait(ctx); err != nil {
-			return rdma.WC{}, err
+			return rdma.WC{}, cmp.Or(over(ctx), err)
 		}
 	}
 	wc := e.wc[0]

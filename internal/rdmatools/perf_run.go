@@ -2,9 +2,7 @@ package rdmatools
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -273,34 +271,11 @@ func (s *perfServer) handle(cq *rdma.CQ) {
 	s.qp.Push()
 }
 
-// perfPatience is how long a client that has begun a test may be silent: longer than a lookup, or the
-// end of a connection, takes.
-const perfPatience = 10 * time.Second
-
-// errClientGone is about one that has been silent for longer.
-var errClientGone = fmt.Errorf("%w: nothing has come from the client for %v, nor its end", rdma.ErrTimeout, perfPatience)
-
-// wait waits for the end of the connection. Over RoCE nothing else tells of a client that was killed.
+// wait waits for the end of the connection, or the silence of a client that was killed.
 func (s *perfServer) wait(ctx context.Context) error {
-	look := time.NewTicker(perfPatience)
-	defer look.Stop()
-	for seen, first := uint64(0), true; ; first = false {
-		select {
-		case <-s.qp.Done():
-			if err := s.qp.Err(); !errors.Is(err, io.EOF) {
-				return err
-			}
-			return nil
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-look.C:
-			now := s.qp.Stats().WireIn
-			if s.roce() && !first && now == seen {
-				return errClientGone
-			}
-			seen = now
-		}
-	}
+	ctx, stop := s.whileHeard(ctx, s.endpoint)
+	defer stop()
+	return s.ended(ctx)
 }
 
 // answerTo finds out from the first datagram where the answers go.

@@ -135,7 +135,7 @@ func (p *perf) serveDatagramClient(ctx context.Context, dev *rdma.Device) error 
 
 // wait waits for the end of the test, which a client that was interrupted does not tell of.
 func (d *perfDatagrams) wait(ctx context.Context) error {
-	look := time.NewTicker(perfPatience)
+	look := time.NewTicker(patience)
 	defer look.Stop()
 	for seen := uint64(0); ; {
 		select {
@@ -148,7 +148,7 @@ func (d *perfDatagrams) wait(ctx context.Context) error {
 		case <-look.C:
 			now := d.s.progress.Load()
 			if now != 0 && now == seen {
-				return errClientGone
+				return errSilent()
 			}
 			seen = now
 		}

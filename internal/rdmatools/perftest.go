@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"strconv"
 	"time"
@@ -333,21 +332,26 @@ func (p *perf) servePerftest(ctx context.Context, dev *rdma.Device, ln *rdma.Lis
 	if err := req.Accept(ctx, ctl.qp, &params); err != nil {
 		return err
 	}
-	cycle, err := ctl.greet(ctx)
+	early, quiet := p.whileHeard(ctx, ctl.endpoint)
+	defer quiet()
+	cycle, err := ctl.greet(early)
 	if err != nil {
 		return err
 	}
-	if _, err := ctl.dest(ctx, 1, &ptDest{}); err != nil {
+	if _, err := ctl.dest(early, 1, &ptDest{}); err != nil {
 		return err
 	}
-	if req, err = ctl.acceptData(ctx, ln); err != nil {
+	if req, err = ctl.acceptData(early, ln); err != nil {
 		return err
 	}
+	quiet() // the control connection is, during the test
 	t, err := newPTTest(dev, p, cycle, false)
 	if err != nil {
 		return err
 	}
 	defer t.close()
+	ctx, stop := p.whileHeard(ctx, ctl.endpoint, t.endpoint)
+	defer stop()
 	if p.kind.writeLatency() {
 		params.MPA.SpeakFirst = speakFirstAfter
 	}
@@ -362,12 +366,7 @@ func (p *perf) servePerftest(ctx context.Context, dev *rdma.Device, ln *rdma.Lis
 		return err
 	}
 	for _, e := range []*endpoint{t.endpoint, ctl.endpoint} {
-		select {
-		case <-e.qp.Done():
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-		if err := e.qp.Err(); !errors.Is(err, io.EOF) {
+		if err := e.ended(ctx); err != nil {
 			return err
 		}
 	}

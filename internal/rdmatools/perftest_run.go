@@ -1,6 +1,7 @@
 package rdmatools
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -229,7 +230,7 @@ func (t *ptTest) awaitWrite(ctx context.Context, n int) error {
 			}
 			return t.qp.Err()
 		case <-ctx.Done():
-			return ctx.Err()
+			return over(ctx)
 		case <-time.After(20 * time.Microsecond):
 		}
 	}
@@ -277,14 +278,14 @@ func (t *ptTest) stream(ctx context.Context) error {
 		case n > 0:
 		case posted > ended:
 			if err := t.cq.Wait(ctx); err != nil {
-				return err
+				return cmp.Or(over(ctx), err)
 			}
 		default:
 			select {
 			case <-t.qp.Done():
 				return t.qp.Err()
 			case <-ctx.Done():
-				return ctx.Err()
+				return over(ctx)
 			case <-time.After(50 * time.Microsecond):
 			}
 		}

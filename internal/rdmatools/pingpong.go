@@ -317,8 +317,11 @@ func (p *pingpong) post() error {
 	return p.qp.PostSend(rdma.SendWR{Op: rdma.OpSend, Flags: rdma.FlagSignaled, SGL: p.sgl(p.send), Dest: p.dest})
 }
 
-// play sends and receives in turns; the client begins.
+// play sends and receives in turns; the client begins. A message that is lost is not sent again, but
+// by RC, and nobody tells of an end that was killed.
 func (p *pingpong) play(ctx context.Context, client bool) error {
+	ctx, stop := untilSilent(ctx, p.endpoint)
+	defer stop()
 	p.pending = pendingRecv
 	if client {
 		if err := p.post(); err != nil {

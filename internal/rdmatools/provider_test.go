@@ -200,10 +200,10 @@ func TestPerfUDClientGone(t *testing.T) {
 		goesOn("before there is a client")
 		for range 100 {
 			d.s.progress.Add(1)
-			time.Sleep(perfPatience - time.Second)
+			time.Sleep(patience - time.Second)
 			goesOn("while messages come")
 		}
-		time.Sleep(2*perfPatience + time.Second)
+		time.Sleep(2*patience + time.Second)
 		synctest.Wait()
 		select {
 		case err := <-ended:
@@ -222,7 +222,7 @@ func TestPerfClientKilled(t *testing.T) {
 	for provider, gone := range map[string]bool{"roce": true, "iwarp": false} {
 		synctest.Test(t, func(t *testing.T) {
 			s := &perfServer{endpoint: &endpoint{qp: new(rdma.QP)}, perf: &perf{transport: transport{provider: provider}}}
-			ctx, cancel := context.WithTimeout(t.Context(), 3*perfPatience)
+			ctx, cancel := context.WithTimeout(t.Context(), 3*patience)
 			defer cancel()
 			if err := s.wait(ctx); errors.Is(err, rdma.ErrTimeout) != gone {
 				t.Errorf("%s: %v", provider, err)

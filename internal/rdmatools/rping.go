@@ -169,6 +169,8 @@ func (r *rping) ping(ctx context.Context, dev *rdma.Device, p *rdma.ConnParams) 
 		return err
 	}
 	r.connected(info)
+	ctx, stop := r.whileHeard(ctx, e)
+	defer stop()
 	r.sum = rpingSummary{Role: "client", Connections: 1, Size: r.size, Validated: r.validate, CRC: info.CRC}
 	for n := 0; r.count == 0 || n < r.count; n++ {
 		rpingText(text, n)
@@ -285,6 +287,8 @@ func (r *rping) serveOne(ctx context.Context, dev *rdma.Device, req *rdma.ConnRe
 	info := e.qp.Info()
 	r.connected(&info)
 	s := rpingServer{r: r, e: e, msg: msg, post: post, buf: make([]byte, r.size)}
+	ctx, stop := r.whileHeard(ctx, e)
+	defer stop()
 	pings := 0
 	for {
 		if err = s.ping(ctx); err != nil {

@@ -2,8 +2,6 @@ package rdmatools
 
 import (
 	"context"
-	"errors"
-	"io"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -72,6 +70,7 @@ func (u *ucmatose) run(ctx context.Context) error {
 		return err
 	}
 	p.IRD, p.ORD = 1, 1
+	p.RoCE.RNRRetry = -1 // as the original: receives are there before the connection is
 	dev, err := u.open()
 	if err != nil {
 		return err
@@ -165,6 +164,16 @@ func (u *ucmatose) receives(ctx context.Context, ends []*ucmatoseEnd) error {
 	return nil
 }
 
+// whileMoving is ctx until all connections are silent: because the other end was killed, or waits too,
+// for what this one was not told to send.
+func (u *ucmatose) whileMoving(ctx context.Context, ends []*ucmatoseEnd) (context.Context, context.CancelFunc) {
+	all := make([]*endpoint, len(ends))
+	for i, c := range ends {
+		all[i] = c.endpoint
+	}
+	return untilSilent(ctx, all...)
+}
+
 // runServer accepts as many connections as there are ends, and moves the messages of
 // each.
 func (u *ucmatose) runServer(ctx context.Context, dev *rdma.Device, ends []*ucmatoseEnd, p *rdma.ConnParams) error {
@@ -184,6 +193,8 @@ func (u *ucmatose) runServer(ctx context.Context, dev *rdma.Device, ends []*ucma
 			return err
 		}
 	}
+	ctx, stop := u.whileMoving(ctx, ends)
+	defer stop()
 	if u.count > 0 {
 		u.say("initiating data transfers")
 		u.say("completing sends")
@@ -214,6 +225,8 @@ func (u *ucmatose) runClient(ctx context.Context, ends []*ucmatoseEnd, p *rdma.C
 			return err
 		}
 	}
+	ctx, stop := u.whileMoving(ctx, ends)
+	defer stop()
 	if u.count > 0 {
 		u.say("receiving data transfers")
 		if err := u.receives(ctx, ends); err != nil {
@@ -227,12 +240,7 @@ func (u *ucmatose) runClient(ctx context.Context, ends []*ucmatoseEnd, p *rdma.C
 	}
 	// The server disconnects.
 	for _, c := range ends {
-		select {
-		case <-c.qp.Done():
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-		if err := c.qp.Err(); err != nil && !errors.Is(err, io.EOF) {
+		if err := c.ended(ctx); err != nil {
 			return err
 		}
 	}

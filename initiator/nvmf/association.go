@@ -338,10 +338,10 @@ func final(err error) bool {
 func (a *Association) givesUp(err error, down time.Duration, refused time.Time) error {
 	limit := a.cfg.CtrlLossTimeout
 	switch {
-	case errors.Is(err, ErrChanged):
-		return err
 	case a.cfg.Path:
 		return nil
+	case errors.Is(err, ErrChanged):
+		return err
 	case limit > 0 && down >= limit:
 		return fmt.Errorf("no association within the controller loss time-out of %v: %w", limit, err)
 	case limit < 0 && !refused.IsZero() && time.Since(refused) >= startGrace:

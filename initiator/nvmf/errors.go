@@ -66,7 +66,8 @@ var (
 	// ErrShort ends a read that succeeded though fewer bytes have come than were asked for.
 	ErrShort = errors.New("nvmf: the controller sent fewer bytes than asked for")
 	// ErrChanged fails an association whose namespace is another volume than was opened,
-	// or has blocks of another size: nothing is written to it.
+	// or has blocks of another size: nothing is written to it. One that is a path (Config.Path) is down
+	// until the namespace is what it was.
 	ErrChanged = errors.New("nvmf: the namespace is not the same any more")
 )
 

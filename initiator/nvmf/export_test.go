@@ -19,3 +19,6 @@ var Final = final
 func GivesUp(limit time.Duration, path bool, err error, down time.Duration, refused time.Time) error {
 	return (&Association{cfg: Config{CtrlLossTimeout: limit, Path: path}}).givesUp(err, down, refused)
 }
+
+// Look has the namespaces looked at.
+func Look(a *Association) { a.poke() }

@@ -395,6 +395,58 @@ func TestChangedMeanwhile(t *testing.T) {
 	}
 }
 
+// A path whose namespace is another volume is down, found so after a reconnect or by a look, and serves
+// again when the namespace is what it was.
+func TestPathKeepsTheVolume(t *testing.T) {
+	for name, find := range map[string]func(*fake, *Namespace){
+		"after a reconnect": func(f *fake, _ *Namespace) { f.drop() },
+		"by a look":         func(_ *fake, n *Namespace) { Look(n.Association()) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFake(t)
+			cfg := f.config()
+			cfg.Path, cfg.ReconnectDelay = true, 20*time.Millisecond
+			retries := make(chan error, 100)
+			cfg.OnEvent = func(e Event) {
+				if e.Kind == EventRetry {
+					select {
+					case retries <- e.Err:
+					default:
+					}
+				}
+			}
+			n := open(t, cfg)
+			f.mu.Lock()
+			f.ids.UUID[3]++
+			f.mu.Unlock()
+			find(f, n)
+			for err := range retries {
+				if errors.Is(err, ErrChanged) {
+					break
+				}
+			}
+			if up, err := n.Connected(); up {
+				t.Errorf("it is up: %v", err)
+			}
+			if _, err := n.WriteAt(make([]byte, 4096), 0); !errors.Is(err, blockio.ErrSessionLost) {
+				t.Errorf("a write meanwhile: %v", err)
+			}
+			f.mu.Lock()
+			f.ids.UUID[3]--
+			f.mu.Unlock()
+			if err := n.Association().WaitLive(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := n.WriteAt(make([]byte, 4096), 0); err != nil {
+				t.Error(err)
+			}
+			if f.count("Write") != 1 {
+				t.Errorf("%d writes have been sent", f.count("Write"))
+			}
+		})
+	}
+}
+
 // The controller's cache has lost what was in it: the next flush fails, the one after it
 // does not.
 func TestCacheLost(t *testing.T) {

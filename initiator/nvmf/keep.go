@@ -158,11 +158,14 @@ func (a *Association) watch() {
 			return
 		}
 		if err := a.verify(); err != nil && a.ctx.Err() == nil {
-			if errors.Is(err, ErrChanged) {
+			switch {
+			case !errors.Is(err, ErrChanged):
+				a.event(Event{Kind: EventAsync, Err: err})
+			case a.cfg.Path: // what it was may come back
+				a.breakOff(err)
+			default:
 				a.fail(err)
-				continue
 			}
-			a.event(Event{Kind: EventAsync, Err: err})
 		}
 	}
 }

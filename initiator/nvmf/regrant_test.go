@@ -256,7 +256,7 @@ func TestGivesUp(t *testing.T) {
 		}{
 			{-1, false, gone, time.Minute, now, true}, {-1, false, gone, time.Minute, time.Now(), false}, {-1, false, busy, time.Hour, time.Time{}, false},
 			{-1, true, gone, time.Minute, now, false}, {time.Minute, false, gone, time.Second, now, false}, {time.Minute, false, busy, time.Minute, time.Time{}, true},
-			{time.Minute, true, busy, time.Hour, time.Time{}, false}, {-1, true, ErrChanged, 0, time.Time{}, true},
+			{time.Minute, true, busy, time.Hour, time.Time{}, false}, {-1, true, ErrChanged, 0, time.Time{}, false}, {-1, false, ErrChanged, 0, time.Time{}, true},
 		} {
 			if err := GivesUp(c.limit, c.path, c.err, c.down, c.refused); (err != nil) != c.want || err != nil && !errors.Is(err, c.err) {
 				t.Errorf("%+v: %v", c, err)

@@ -2,6 +2,10 @@ package multipath
 
 import (
 	"context"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
 
 	"softiser/initiator"
 	"softiser/initiator/blockio"
@@ -36,8 +40,12 @@ func Portals(ctx context.Context, cfg initiator.Config) ([]Dialer, error) {
 	}
 	paths := []Dialer{LUN(cfg)}
 	for _, t := range ts {
-		for _, p := range t.Portals {
-			if t.Name != cfg.TargetName || p.Address == cfg.Address {
+		if t.Name != cfg.TargetName {
+			continue
+		}
+		asked := askedPortal(ctx, cfg.Address, t.Portals)
+		for i, p := range t.Portals {
+			if i == asked || p.Address == cfg.Address {
 				continue
 			}
 			c := cfg
@@ -49,4 +57,30 @@ func Portals(ctx context.Context, cfg initiator.Config) ([]Dialer, error) {
 		}
 	}
 	return paths, nil
+}
+
+// askedPortal is which of the portals is at an address, whose host may be a name; -1: none.
+func askedPortal(ctx context.Context, address string, portals []initiator.Portal) int {
+	if i := slices.IndexFunc(portals, func(p initiator.Portal) bool { return p.Address == address }); i >= 0 {
+		return i
+	}
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return -1
+	}
+	var resolver net.Resolver
+	ips, err := resolver.LookupNetIP(ctx, "ip", host)
+	if err != nil {
+		return -1
+	}
+	for _, ip := range ips { // in the order in which they are tried
+		i := slices.IndexFunc(portals, func(p initiator.Portal) bool {
+			at, err := netip.ParseAddrPort(p.Address)
+			return err == nil && at.Addr().Unmap() == ip.Unmap() && strconv.Itoa(int(at.Port())) == port
+		})
+		if i >= 0 {
+			return i
+		}
+	}
+	return -1
 }

@@ -337,3 +337,15 @@ func TestPortals(t *testing.T) {
 		t.Errorf("%v, %v", fmt.Sprint(paths), err)
 	}
 }
+
+// The portal that is asked is one path, whatever its address is called.
+func TestPortalsOfAName(t *testing.T) {
+	srv := serve(t, target.Target{Name: iqn + "one"})
+	_, port, _ := strings.Cut(srv.Addrs()[1], ":")
+	for _, host := range []string{"localhost", "[::ffff:127.0.0.1]"} {
+		paths, err := multipath.Portals(context.Background(), config(initiator.TransportTCP, host+":"+port, iqn+"one"))
+		if err != nil || len(paths) != 2 || !strings.Contains(paths[0].Name, host) || !strings.Contains(paths[1].Name, srv.Addrs()[0]) {
+			t.Errorf("%s: %v, %v", host, fmt.Sprint(paths), err)
+		}
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -323,8 +324,23 @@ func (p *path) fence() (done bool) {
 		end = p.fencing.take(idle)
 	}
 	v.settle()
-	endAll(end, fmt.Errorf("%w: %w", blockio.ErrOutcomeUnknown, err))
+	endAll(end, &unfencedError{v.cfg.NoPathRetry, err})
 	return true
+}
+
+// unfencedError ends a write whose path was not fenced in time. It is a time-out, whatever the last
+// attempt to fence the path has ended with.
+type unfencedError struct {
+	after time.Duration
+	last  error
+}
+
+func (e *unfencedError) Error() string {
+	return fmt.Sprintf("%v: the lost path could not be fenced within %v: %v", blockio.ErrOutcomeUnknown, e.after, e.last)
+}
+
+func (e *unfencedError) Unwrap() []error {
+	return []error{blockio.ErrOutcomeUnknown, os.ErrDeadlineExceeded}
 }
 
 // Status is how a path is, for people.

@@ -39,18 +39,18 @@ func (w *watch) silence(c *conn, heard uint64) {
 		}
 		w.mute.probing = true
 		s.wg.Add(1)
-		go s.probe(c, t, s.transport.plain)
+		go s.probe(c, t, s.portal, s.transport.plain)
 	}
 }
 
 // probe tries a second connection, and gives c up when that is answered while c is still
 // mute: another has taken the target's place, and does not know of c.
-func (s *Session) probe(c *conn, t silence.Times, plain bool) {
+func (s *Session) probe(c *conn, t silence.Times, portal string, plain bool) {
 	defer s.wg.Done()
 	begun := time.Now()
 	heard, still := s.hears(c)
 	confirmed := still && silence.Confirm(s.ctx, t, func(ctx context.Context, dial time.Duration) bool {
-		return s.answers(ctx, plain, dial)
+		return s.answers(ctx, portal, plain, dial)
 	}, func() bool {
 		now, still := s.hears(c)
 		return still && now == heard
@@ -72,17 +72,18 @@ func (s *Session) hears(c *conn) (uint64, bool) {
 	return c.heard + c.dm.Stats().ReceiveCalls, s.conn == c && c.works()
 }
 
-// answers reports whether the target's portal answers a login to a discovery session.
+// answers reports whether a portal of the target answers a login to a discovery session: the one that
+// serves the session. Where the target was moved from says nothing of that.
 // Nothing is proved there and no secret is used: a refusal is an answer. patience bounds the
 // time for a connection.
-func (s *Session) answers(ctx context.Context, plain bool, patience time.Duration) bool {
+func (s *Session) answers(ctx context.Context, portal string, plain bool, patience time.Duration) bool {
 	cfg := s.cfg
 	cfg.Auth, cfg.ISID, cfg.FallbackTCP = Auth{None: true}, randomISID(), false
 	if plain {
 		cfg.Transport = TransportTCP
 	}
 	tr := &transport{cfg: &cfg, spoken: true, patience: patience}
-	c, err := open(ctx, tr, cfg.Address, iscsi.DiscoverySession, nil)
+	c, err := open(ctx, tr, portal, iscsi.DiscoverySession, nil)
 	if err == nil {
 		c.dm.Terminate(nil)
 		<-c.gone

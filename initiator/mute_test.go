@@ -88,6 +88,34 @@ func TestMuteTargetIsReplaced(t *testing.T) {
 	}
 }
 
+// The portal that is asked whether the target has been replaced is the one that the target has moved to.
+func TestMuteTargetAfterRedirect(t *testing.T) {
+	bubble(t, func(t *testing.T, ft *fakeTarget) {
+		const moved = "192.0.2.9:3260"
+		cfg := ft.config()
+		ft.settings.DefaultTime2Wait = 0
+		ft.loginErr = func(*iscsi.LoginIdentity) error {
+			if ft.conns[len(ft.conns)-1].addr == cfg.Address {
+				return iscsi.Redirect(false, moved+",1")
+			}
+			return nil
+		}
+		l := dialLUN(t, cfg)
+		ft.silence(ft.last())
+		ft.mu.Lock()
+		before := len(ft.conns)
+		ft.mu.Unlock()
+		if _, err := l.ReadAt(make([]byte, 512), 0); err != nil {
+			t.Fatal(err)
+		}
+		ft.mu.Lock()
+		defer ft.mu.Unlock()
+		if probe := ft.conns[before].addr; probe != moved {
+			t.Errorf("asked at %s", probe)
+		}
+	})
+}
+
 // A target that answers pings keeps its session, however long its storage takes; nobody
 // connects to it meanwhile.
 func TestStalledTargetKeepsSession(t *testing.T) {

@@ -363,7 +363,7 @@ func (rec *recovery) connect() (c *conn, err error) {
 	err = silence.Attempt(s.ctx, t, func(ctx context.Context) (err error) {
 		c, err = s.connect(ctx)
 		return err
-	}, func(ctx context.Context, dial time.Duration) bool { return s.answers(ctx, plain, dial) })
+	}, func(ctx context.Context, dial time.Duration) bool { return s.answers(ctx, s.cfg.Address, plain, dial) }) // where the next one begins
 	if errors.Is(err, silence.ErrMute) {
 		s.mu.Lock()
 		s.watch.mute.patience.GivenUp(t, 0)

@@ -5,12 +5,15 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"softiser/internal/loopback"
 )
 
 // An address that is local to a link is reached by its interface, by whatever name that goes, and by nothing else.
@@ -31,6 +34,47 @@ func TestResolveOnLink(t *testing.T) {
 	for in, why := range map[string]string{"[fe80::1]:1": "interface", "[fe80::1%nowhere]:1": "fe80::1%nowhere"} {
 		if got, err := resolve(t.Context(), ProviderRoCE.Network(), in, netip.Addr{}); err == nil || !strings.Contains(err.Error(), why) {
 			t.Errorf("%s: %v, %v; want something about %s", in, got, err, why)
+		}
+	}
+}
+
+// A local address on a link is the same, whether its interface has its name or its number.
+func TestLocalOnLink(t *testing.T) {
+	loopback.Namespace(t, loopback.MTU)
+	lo, err := net.InterfaceByName("lo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("ip", "-6", "addr", "add", "fe80::1/64", "dev", "lo", "nodad").CombinedOutput(); err != nil {
+		t.Skipf("ip addr: %v %s", err, out)
+	}
+	d, err := Open(&DeviceConfig{Provider: ProviderRoCE})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	pd, err := d.AllocPD()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pd.Dealloc()
+	for _, zone := range []string{"lo", strconv.Itoa(lo.Index)} {
+		local := netip.MustParseAddr("fe80::1%" + zone)
+		if mtu := PathMTU(local); mtu != 4096 {
+			t.Errorf("%v: path MTU %d", local, mtu)
+		}
+		cq, err := d.CreateCQ(CQConfig{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer cq.Close()
+		qp, err := pd.CreateQP(QPConfig{Type: TypeUD, SendCQ: cq, RecvCQ: cq, Datagram: DatagramParams{LocalAddr: local}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer qp.Close()
+		if got := qp.Info().LocalAddr.String(); got != "[fe80::1%lo]:0" {
+			t.Errorf("%v: %s", local, got)
 		}
 	}
 }

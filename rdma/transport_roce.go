@@ -204,7 +204,7 @@ func resolveAll(ctx context.Context, network, addr string, local netip.Addr) ([]
 		return nil, invalid("port %q of %s", service, addr)
 	}
 	if ip, err := netip.ParseAddr(host); err == nil {
-		ip, err := onLink(ip)
+		ip, err := roce.OnLink(ip)
 		return []netip.AddrPort{netip.AddrPortFrom(ip, uint16(port))}, err
 	}
 	ips, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
@@ -228,26 +228,6 @@ func choose(ips []netip.Addr, local netip.Addr, port uint16) []netip.AddrPort {
 		return own
 	}
 	return all
-}
-
-// onLink is an address in the form in which ports and peers are kept: with an interface, by its name, where it is
-// local to a link.
-func onLink(ip netip.Addr) (netip.Addr, error) {
-	ip = ip.Unmap()
-	if !ip.Is6() || !ip.IsLinkLocalUnicast() {
-		return ip.WithZone(""), nil
-	}
-	if ip.Zone() == "" {
-		return ip, invalid("address %v: an address that begins with fe80: needs an interface of this machine (ip link), as in %v%%eth0", ip, ip)
-	}
-	i, err := net.InterfaceByName(ip.Zone())
-	if n, nerr := strconv.Atoi(ip.Zone()); err != nil && nerr == nil {
-		i, err = net.InterfaceByIndex(n)
-	}
-	if err != nil {
-		return ip, fmt.Errorf("rdma: address %v: %w", ip, err)
-	}
-	return ip.WithZone(i.Name), nil
 }
 
 func (t *overUDP) listen(network, addr string, cfg *ListenConfig) (acceptor, error) {

@@ -16,7 +16,10 @@ type Device struct {
 
 // port opens the port of a local address for the device.
 func (d *Device) port(addr netip.Addr) (*hostPort, error) {
-	addr = addr.Unmap()
+	addr, err := OnLink(addr)
+	if err != nil {
+		return nil, err
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if p := d.ports[addr]; p != nil {

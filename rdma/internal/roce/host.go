@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"strconv"
 	"sync"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	"softiser/rdma/internal/roce/port"
 	"softiser/rdma/internal/roce/rc"
 	"softiser/rdma/internal/roce/udp"
+	"softiser/rdma/internal/verbs"
 )
 
 // host is what there is once in a process, whatever devices there are: UDP port 4791 of
@@ -130,7 +132,32 @@ const ethernetMTU = 1500
 
 // PathMTU is the largest payload of a packet that the interface of a local address
 // carries, bytes.
-func PathMTU(local netip.Addr) int { return pathMTU(linkMTU(local)).Bytes() }
+func PathMTU(local netip.Addr) int {
+	if named, err := OnLink(local); err == nil {
+		local = named
+	}
+	return pathMTU(linkMTU(local)).Bytes()
+}
+
+// OnLink is an address in the form in which ports and peers are kept: with an interface, by its name, where it is
+// local to a link.
+func OnLink(ip netip.Addr) (netip.Addr, error) {
+	ip = ip.Unmap()
+	if !ip.Is6() || !ip.IsLinkLocalUnicast() {
+		return ip.WithZone(""), nil
+	}
+	if ip.Zone() == "" {
+		return ip, verbs.Invalid("address %v: an address that begins with fe80: needs an interface of this machine (ip link), as in %v%%eth0", ip, ip)
+	}
+	i, err := net.InterfaceByName(ip.Zone())
+	if n, nerr := strconv.Atoi(ip.Zone()); err != nil && nerr == nil {
+		i, err = net.InterfaceByIndex(n)
+	}
+	if err != nil {
+		return ip, fmt.Errorf("rdma: address %v: %w", ip, err)
+	}
+	return ip.WithZone(i.Name), nil
+}
 
 // LocalAddr is the address from which the kernel would send to another one.
 func LocalAddr(to netip.Addr) (netip.Addr, error) {

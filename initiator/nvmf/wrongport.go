@@ -50,10 +50,11 @@ func (a *Association) dialAdmin(ctx context.Context) (nvme.HostTransport, error)
 	}
 	tr, err := wrongport.Connect(ctx, wrongport.Doubt{
 		Speaks: func(ctx context.Context) bool { return a.cfg.answers(ctx, a.cfg.Transport.other(), 0) },
+		Shows: func(err error) bool { // it speaks TLS, which is for this transport alone
+			e, ok := errors.AsType[*tls13psk.Error](err)
+			return ok && e.Peer
+		},
 		Wrong: func(err error) error {
-			if e, ok := errors.AsType[*tls13psk.Error](err); ok && e.Peer {
-				return err // it speaks TLS, which is for this transport alone
-			}
 			return &WrongTransportError{Address: a.cfg.Address, Asked: a.cfg.Transport, Err: err}
 		},
 	}, dial)

@@ -35,6 +35,9 @@ type Doubt struct {
 	// Wrong makes the error for a port that does. err is how it has broken off; nil: it
 	// kept silent.
 	Wrong func(err error) error
+	// Shows reports whether a port that has broken off so speaks what it was asked in, and need not be
+	// asked. Nil: none does.
+	Shows func(err error) bool
 }
 
 // errWrong ends a connection that the port is silent on.
@@ -65,6 +68,7 @@ func Connect[T any](ctx context.Context, d Doubt, connect func(context.Context) 
 		err = d.Wrong(nil)
 	case ctx.Err() != nil || errors.As(err, &op) && op.Op == "dial":
 	case errors.Is(err, syscall.EADDRINUSE) || errors.Is(err, syscall.EADDRNOTAVAIL): // on our side
+	case d.Shows != nil && d.Shows(err):
 	case d.answers(ctx):
 		return c, d.Wrong(err)
 	}

@@ -50,6 +50,19 @@ func TestSilentRDMA(t *testing.T) {
 	})
 }
 
+// One that has shown by its refusal what it speaks is not asked.
+func TestShown(t *testing.T) {
+	refused := errors.New("refused")
+	d := Doubt{
+		Speaks: func(context.Context) bool { t.Error("it was asked"); return true },
+		Wrong:  func(error) error { return errNotThis },
+		Shows:  func(err error) bool { return errors.Is(err, refused) },
+	}
+	if _, err := Connect(t.Context(), d, func(context.Context) (int, error) { return 0, refused }); err != refused {
+		t.Error(err)
+	}
+}
+
 // A silent port is given up soon after it has answered in the other transport, and only
 // then; one that breaks off is asked as well.
 func TestConnect(t *testing.T) {

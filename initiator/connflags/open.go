@@ -380,7 +380,11 @@ func (o *Options) dialers(ctx context.Context, ws []way, carried []*multipath.Ca
 			if err != nil {
 				return nil, err
 			}
-			all = append(all, found...)
+			for _, d := range found { // the targets of several URLs may be one
+				if !slices.ContainsFunc(all, func(o multipath.Dialer) bool { return o.Name == d.Name }) {
+					all = append(all, d)
+				}
+			}
 		}
 	}
 	for i, k := range carried {

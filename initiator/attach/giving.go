@@ -97,6 +97,9 @@ func (g *giving) listen(path string) error {
 	return nil
 }
 
+// acceptPause is how long serve waits when a connection could not be accepted.
+const acceptPause = 50 * time.Millisecond
+
 // serve answers who comes to the control socket until the attachment ends.
 func (g *giving) serve(l net.Listener) {
 	g.control = handover.Pausable(l)
@@ -105,8 +108,12 @@ func (g *giving) serve(l net.Listener) {
 	g.wg.Go(func() {
 		for {
 			c, err := g.control.Accept()
-			if err != nil {
+			if errors.Is(err, net.ErrClosed) {
 				return
+			}
+			if err != nil { // out of descriptors, perhaps
+				time.Sleep(acceptPause)
+				continue
 			}
 			g.wg.Go(func() { g.answer(c.(unixConn)) })
 		}

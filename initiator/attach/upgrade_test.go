@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -11,6 +12,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -419,4 +421,42 @@ func TestUpgradeTellsSystemd(t *testing.T) {
 		t.Errorf("the old process: %v", err)
 	}
 	x.run("--detach", x.url)
+}
+
+// shortListener is out of descriptors once.
+type shortListener struct {
+	*net.UnixListener
+	failed atomic.Bool
+}
+
+func (l *shortListener) Accept() (net.Conn, error) {
+	if l.failed.CompareAndSwap(false, true) {
+		return nil, &net.OpError{Op: "accept", Net: "unix", Err: os.NewSyscallError("accept4", syscall.EMFILE)}
+	}
+	return l.UnixListener.Accept()
+}
+
+// The control socket is served again after there was no descriptor for a connection.
+func TestControlOutOfDescriptors(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "ctl")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := new(Attachment)
+	a.giving.init(a)
+	a.giving.serve(&shortListener{UnixListener: l})
+	defer func() { _ = a.undo() }()
+	c, err := net.Dial("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := c.Write([]byte("nonsense")); err != nil {
+		t.Fatal(err)
+	}
+	_ = c.SetReadDeadline(time.Now().Add(time.Minute))
+	if _, err := c.Read(make([]byte, 1)); err != io.EOF {
+		t.Errorf("it is not answered: %v", err)
+	}
 }

@@ -95,7 +95,11 @@ func (s *Server) export(name string) *Export {
 	return nil
 }
 
-// Serve accepts connections of l until Shutdown.
+// acceptPause is how long Serve waits when a connection could not be accepted: descriptors may be short,
+// or memory. Those that are served go on.
+const acceptPause = 50 * time.Millisecond
+
+// Serve accepts connections of l until Shutdown, or until somebody else closes l.
 func (s *Server) Serve(l net.Listener) error {
 	s.mu.Lock()
 	if s.closed {
@@ -105,19 +109,28 @@ func (s *Server) Serve(l net.Listener) error {
 	}
 	s.listeners[l] = struct{}{}
 	s.mu.Unlock()
-	for {
+	for failing := false; ; {
 		nc, err := l.Accept()
 		if err != nil {
 			s.mu.Lock()
 			closed := s.closed
-			delete(s.listeners, l)
-			s.mu.Unlock()
-			if closed {
-				return ErrServerClosed
+			if closed || errors.Is(err, net.ErrClosed) {
+				delete(s.listeners, l)
 			}
-			l.Close()
-			return fmt.Errorf("nbd: accept: %w", err)
+			s.mu.Unlock()
+			switch err = fmt.Errorf("nbd: accept: %w", err); {
+			case closed:
+				return ErrServerClosed
+			case errors.Is(err, net.ErrClosed):
+				return err
+			case !failing:
+				s.report(err)
+			}
+			failing = true
+			time.Sleep(acceptPause)
+			continue
 		}
+		failing = false
 		if !s.begin(nc) {
 			nc.Close()
 			continue

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -751,5 +752,64 @@ func TestClientThatComesAgain(t *testing.T) {
 		if errno := flush(connect(t, path, "vol")); errno != 0 {
 			t.Errorf("kernel %v: the flush of who comes later: %d", kernel, errno)
 		}
+	}
+}
+
+// failingListener is out of descriptors for a while, and then nobody comes until it is closed.
+type failingListener struct {
+	net.Listener
+	fails  atomic.Int32
+	tried  chan struct{}
+	closed chan struct{}
+	close  sync.Once
+}
+
+func (l *failingListener) Accept() (net.Conn, error) {
+	if l.fails.Add(-1) >= 0 {
+		return nil, &net.OpError{Op: "accept", Net: "unix", Err: os.NewSyscallError("accept4", syscall.EMFILE)}
+	}
+	close(l.tried)
+	<-l.closed
+	return nil, net.ErrClosed
+}
+
+func (l *failingListener) Close() error {
+	l.close.Do(func() { close(l.closed) })
+	return nil
+}
+
+// A server that is short of descriptors for a while goes on serving, and says so once.
+func TestAcceptFails(t *testing.T) {
+	for _, shutdown := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			var told []error
+			s, err := NewServer(Config{Exports: []*Export{{Name: "vol", LUN: newMemLUN(t, 1<<20)}}, OnError: func(err error) { told = append(told, err) }})
+			if err != nil {
+				t.Fatal(err)
+			}
+			l := &failingListener{tried: make(chan struct{}), closed: make(chan struct{})}
+			l.fails.Store(5)
+			done := make(chan error, 1)
+			go func() { done <- s.Serve(l) }()
+			select {
+			case <-l.tried:
+			case err := <-done:
+				t.Fatal(err)
+			}
+			want := net.ErrClosed
+			if shutdown {
+				want = ErrServerClosed
+				if err := s.Shutdown(t.Context()); err != nil {
+					t.Error(err)
+				}
+			}
+			l.Close()
+			if err := <-done; !errors.Is(err, want) {
+				t.Error(err)
+			}
+			if len(told) != 1 || !errors.Is(told[0], syscall.EMFILE) {
+				t.Errorf("told %v", told)
+			}
+		})
 	}
 }

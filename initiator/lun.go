@@ -65,7 +65,7 @@ func Open(ctx context.Context, cfg Config) (*LUN, error) {
 	}
 	for i := range cfg.Sessions {
 		c := cfg
-		c.ISID[5] += byte(i) // the qualifier tells our sessions apart
+		c.ISID = ISIDAfter(cfg.ISID, i)
 		if len(carried) > 0 {
 			c.Carried = carried[i : i+1]
 		}

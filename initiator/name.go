@@ -3,6 +3,7 @@ package initiator
 import (
 	"bufio"
 	"crypto/sha256"
+	"encoding/binary"
 	"encoding/hex"
 	"os"
 	"strings"
@@ -33,4 +34,12 @@ func DefaultInitiatorName() string {
 	// machine-id(5) asks not to publish the id itself.
 	sum := sha256.Sum256(append([]byte("softiser initiator name:"), id...))
 	return "iqn.2026-11.softiser:initiator:" + hex.EncodeToString(sum[:6])
+}
+
+// ISIDAfter is the n-th session identifier after isid: its last two bytes, the qualifier (RFC 7143
+// §11.12.5), tell the sessions of one initiator apart.
+func ISIDAfter(isid [6]byte, n int) [6]byte {
+	q := isid[4:]
+	binary.BigEndian.PutUint16(q, binary.BigEndian.Uint16(q)+uint16(n))
+	return isid
 }

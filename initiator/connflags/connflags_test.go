@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"softiser/initiator"
 	"softiser/rdma"
 )
 
@@ -154,6 +155,20 @@ func TestPathsHaveSessionsOfTheirOwn(t *testing.T) {
 	cs, err := o.ways("iser://h/iqn.2026-11.softiser:a/0,iser://g/iqn.2026-11.softiser:a/0")
 	if err != nil || len(cs) != 2 || cs[0].lun.ISID[5] != 0 || cs[1].lun.ISID[5] != 2 {
 		t.Fatalf("%v %+v", err, cs)
+	}
+	if err := fs.Parse([]string{"--nr-sessions=64"}); err != nil {
+		t.Fatal(err)
+	}
+	const u = "iser://h/iqn.2026-11.softiser:a/0"
+	many, err := o.ways(u + strings.Repeat(","+u, 4))
+	seen := map[[6]byte]bool{}
+	for _, w := range many {
+		for i := range w.lun.Sessions {
+			seen[initiator.ISIDAfter(w.lun.ISID, i)] = true
+		}
+	}
+	if err != nil || len(seen) != 5*64 {
+		t.Errorf("%d names of %d sessions, %v", len(seen), 5*64, err)
 	}
 	if cs[0].lun.NopInterval != pathNopInterval || cs[0].lun.NopTimeout != 9*time.Second {
 		t.Errorf("pings after %v, dead after %v", cs[0].lun.NopInterval, cs[0].lun.NopTimeout)

@@ -199,7 +199,7 @@ func (o *Options) alongside(c *initiator.Config, i int) {
 		c.NopTimeout = pathNopTimeout
 	}
 	if c.ISID != [6]byte{} {
-		c.ISID[5] += byte(i * max(c.Sessions, 1)) // a session of its own
+		c.ISID = initiator.ISIDAfter(c.ISID, i*max(c.Sessions, 1)) // a session of its own
 	}
 }
 

@@ -51,7 +51,7 @@ func Portals(ctx context.Context, cfg initiator.Config) ([]Dialer, error) {
 			c := cfg
 			c.Address = p.Address
 			if c.ISID != [6]byte{} {
-				c.ISID[5] += byte(len(paths) * max(c.Sessions, 1)) // a session of its own
+				c.ISID = initiator.ISIDAfter(c.ISID, len(paths)*max(c.Sessions, 1)) // a session of its own
 			}
 			paths = append(paths, LUN(c))
 		}

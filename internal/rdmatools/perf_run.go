@@ -66,6 +66,8 @@ func (r *perfRun) run(ctx context.Context) (*perfResult, error) {
 		}
 	}
 	r.qp.Push()
+	ctx, quiet := r.whileHeard(ctx, r.endpoint)
+	defer quiet()
 	lost, stop := r.watch()
 	defer stop()
 	select {
@@ -85,7 +87,7 @@ func (r *perfRun) run(ctx context.Context) (*perfResult, error) {
 			return nil, fmt.Errorf("%s: the connection ended: %w", r.kind.name, r.qp.Err())
 		}
 	case <-ctx.Done():
-		return nil, ctx.Err()
+		return nil, over(ctx)
 	}
 	return &perfResult{iters: r.ended, took: r.took, lat: r.lat}, nil
 }

@@ -276,13 +276,16 @@ func (p *perf) measurePerftest(ctx context.Context, host string) error {
 	if _, err := p.dial(ctx, host, p.port, ctl.qp, &params); err != nil {
 		return err
 	}
-	cycle, err := ctl.greet(ctx)
+	early, quiet := p.whileHeard(ctx, ctl.endpoint)
+	defer quiet()
+	cycle, err := ctl.greet(early)
 	if err != nil {
 		return err
 	}
-	if _, err := ctl.dest(ctx, 1, &ptDest{}); err != nil {
+	if _, err := ctl.dest(early, 1, &ptDest{}); err != nil {
 		return err
 	}
+	quiet() // so is the control connection during the test
 	var t *ptTest
 	for try := 1; ; try++ {
 		if t, err = newPTTest(dev, p, cycle, true); err != nil {
@@ -298,6 +301,8 @@ func (p *perf) measurePerftest(ctx context.Context, host string) error {
 		time.Sleep(ptConnectWait)
 	}
 	defer t.close()
+	ctx, stop := p.whileHeard(ctx, ctl.endpoint, t.endpoint)
+	defer stop()
 	if err := t.exchange(ctx, ctl); err != nil {
 		return err
 	}

@@ -41,11 +41,12 @@ func TestSilence(t *testing.T) {
 				_, err := tool(ctx, append(strings.Fields(c.tool), more, c.source, s)...)
 				done <- err
 			}()
-			_ = served(t, func() error {
+			cerr := served(t, func() error {
 				_, err := tool(ctx, strings.Fields(strings.Join([]string{c.tool, fewer, c.source, cl, c.server, s}, " "))...)
 				return err
 			})
-			if err := <-done; !errors.Is(err, rdma.ErrTimeout) {
+			// Where both wait, the first one ends the other's wait.
+			if err := errors.Join(cerr, <-done); !errors.Is(err, rdma.ErrTimeout) {
 				t.Error(err)
 			}
 		})
@@ -97,6 +98,48 @@ func TestSilentClients(t *testing.T) {
 				t.Fatal(err)
 			}
 			if err := <-done; !errors.Is(err, rdma.ErrTimeout) {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// Nor a client of a server that has taken what it was sent.
+func TestSilentServers(t *testing.T) {
+	impatient(t)
+	for _, c := range []struct {
+		tool  string
+		offer perfOffer
+	}{
+		{"send-lat -n 10 -s 64", perfOffer{Test: "send-lat", Size: 64, Depth: 1}},
+		{"send-lat -n 10 -s 64 --perftest", perfOffer{}},
+		{"rping -c -C 1", perfOffer{}},
+	} {
+		t.Run(c.tool, func(t *testing.T) {
+			server, at := rdmatest.NewEnd(t, overRoCE(), 1), rdmatest.RoCEAddr().String()
+			ln, err := server.Dev.Listen("roce", net.JoinHostPort(at, "0"), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer ln.Close()
+			for i := range 16 {
+				server.Recv(t, uint64(i), make([]byte, 4096))
+			}
+			go func() {
+				if req, err := ln.Accept(t.Context()); err == nil {
+					_ = req.Accept(t.Context(), server.QP, &rdma.ConnParams{PrivateData: c.offer.append(nil)})
+				}
+			}()
+			_, port, _ := net.SplitHostPort(ln.Addr().String())
+			args := append(strings.Fields(c.tool), "--provider", "roce", "-p", port)
+			if strings.HasPrefix(c.tool, "rping") {
+				args = append(args, "-I", rdmatest.RoCEAddr().String(), "-a", at)
+			} else {
+				args = append(args, "--bind_source_ip", rdmatest.RoCEAddr().String(), at)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+			defer cancel()
+			if _, err := tool(ctx, args...); !errors.Is(err, rdma.ErrTimeout) {
 				t.Error(err)
 			}
 		})

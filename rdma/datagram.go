@@ -150,21 +150,21 @@ func (qp *QP) Resolve(ctx context.Context, network, addr string, privateData []b
 	var peer *DatagramPeer
 	err = oneOf(ctx, all, startTimeout, func(to netip.AddrPort, d time.Duration) (bool, error) {
 		var err error
-		peer, err = qp.lookup(ctx, u, to, privateData, d)
+		peer, err = lookUp(ctx, qp.pd, u, to, privateData, d)
 		return elsewhere(err), err
 	})
 	return peer, err
 }
 
-// lookup is Resolve at one address, within d.
-func (qp *QP) lookup(ctx context.Context, u *roce.Unreliable, to netip.AddrPort, privateData []byte, d time.Duration) (*DatagramPeer, error) {
+// lookUp is QP.Resolve at one address, within d.
+func lookUp(ctx context.Context, pd *PD, u *roce.Unreliable, to netip.AddrPort, privateData []byte, d time.Duration) (*DatagramPeer, error) {
 	a, err := u.Lookup(ctx, to, privateData, d)
 	if err != nil {
 		return nil, err
 	}
 	switch a.Status {
 	case mad.SIDROK:
-		return &DatagramPeer{Destination{&AH{pd: qp.pd, a: verbs.AddressHandle{Addr: to.Addr()}}, a.QPN, a.QKey}, a.Private}, nil
+		return &DatagramPeer{Destination{&AH{pd: pd, a: verbs.AddressHandle{Addr: to.Addr()}}, a.QPN, a.QKey}, a.Private}, nil
 	case mad.SIDRReject:
 		return nil, &RejectError{PrivateData: a.Private}
 	case mad.SIDRUnsupported:

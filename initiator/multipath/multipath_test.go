@@ -208,19 +208,21 @@ func TestNoPath(t *testing.T) {
 
 // The outcome of a write that is never fenced is unknown when the time is over, which is a time-out.
 func TestUnfencedWriteEnds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		st := newStorage()
-		a, b := st.path("a"), st.path("b")
-		b.access = blockio.AccessNonOptimized
-		v := open(t, Config{NoPathRetry: 10 * time.Second}, a, b)
-		w := start(v, write(0, 1))
-		time.Sleep(time.Millisecond)
-		a.cut()
-		if err := <-w; !errors.Is(err, blockio.ErrOutcomeUnknown) || !errors.Is(err, os.ErrDeadlineExceeded) {
-			t.Error(err)
-		}
-		do(t, v, write(512, 1)) // the other path goes on
-	})
+	for d, says := range map[time.Duration]string{10 * time.Second: "fenced within 10s: ", FailFast: "fenced: "} {
+		synctest.Test(t, func(t *testing.T) {
+			st := newStorage()
+			a, b := st.path("a"), st.path("b")
+			b.access = blockio.AccessNonOptimized
+			v := open(t, Config{NoPathRetry: d}, a, b)
+			w := start(v, write(0, 1))
+			time.Sleep(time.Millisecond)
+			a.cut()
+			if err := <-w; !errors.Is(err, blockio.ErrOutcomeUnknown) || !errors.Is(err, os.ErrDeadlineExceeded) || !strings.Contains(err.Error(), says) {
+				t.Error(err)
+			}
+			do(t, v, write(512, 1)) // the other path goes on
+		})
+	}
 }
 
 func TestOnceOnly(t *testing.T) {

@@ -336,7 +336,11 @@ type unfencedError struct {
 }
 
 func (e *unfencedError) Error() string {
-	return fmt.Sprintf("%v: the lost path could not be fenced within %v: %v", blockio.ErrOutcomeUnknown, e.after, e.last)
+	within := ""
+	if e.after != FailFast {
+		within = fmt.Sprintf(" within %v", e.after)
+	}
+	return fmt.Sprintf("%v: the lost path could not be fenced%s: %v", blockio.ErrOutcomeUnknown, within, e.last)
 }
 
 func (e *unfencedError) Unwrap() []error {

@@ -1,6 +1,7 @@
 package rdma
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -175,11 +176,23 @@ func (qp *QP) Attach(local, peer Endpoint, p *ConnParams) error {
 // LocalAddrTo is the address from which this host would send to another one: what a queue
 // pair of the type UD may be bound to.
 func LocalAddrTo(ctx context.Context, host string) (netip.Addr, error) {
-	to, err := resolve(ctx, ProviderRoCE.Network(), net.JoinHostPort(host, "0"), netip.Addr{})
+	all, err := resolveAll(ctx, ProviderRoCE.Network(), net.JoinHostPort(host, "0"), netip.Addr{})
 	if err != nil {
 		return netip.Addr{}, err
 	}
-	return roce.LocalAddr(to.Addr())
+	return localAddrToOne(all)
+}
+
+// localAddrToOne is the address from which this host would send to the first of others that a way leads to.
+func localAddrToOne(all []netip.AddrPort) (local netip.Addr, err error) {
+	var first error
+	for _, to := range all {
+		if local, err = roce.LocalAddr(to.Addr()); err == nil {
+			return local, nil
+		}
+		first = cmp.Or(first, err)
+	}
+	return netip.Addr{}, first
 }
 
 // PathMTU is the largest path MTU over RoCE, bytes, that the interface of a local address

@@ -38,6 +38,18 @@ func TestResolveOnLink(t *testing.T) {
 	}
 }
 
+// The local address is that of the way to a host, though there is none to its first address.
+func TestLocalAddrToNext(t *testing.T) {
+	loopback.Namespace(t, loopback.MTU)
+	nowhere, here := netip.MustParseAddrPort("[2001:db8::1]:0"), netip.MustParseAddrPort("127.0.0.1:0")
+	if got, err := localAddrToOne([]netip.AddrPort{nowhere, here}); err != nil || got != here.Addr() {
+		t.Errorf("%v, %v", got, err)
+	}
+	if _, err := localAddrToOne([]netip.AddrPort{nowhere, nowhere}); err == nil {
+		t.Error("a way to nowhere")
+	}
+}
+
 // A local address on a link is the same, whether its interface has its name or its number.
 func TestLocalOnLink(t *testing.T) {
 	loopback.Namespace(t, loopback.MTU)

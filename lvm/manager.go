@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"sync"
 
 	"softiser/blockdev"
+	"softiser/internal/turns"
 	"softiser/lvm/internal/ondisk"
 	"softiser/lvm/vg"
 )
@@ -46,11 +46,12 @@ func (s *Spec) stored() int64 {
 type Manager struct {
 	Config Config
 
+	turns turns.Of[string] // of the groups
+
 	mu       sync.Mutex // guards what follows
 	groups   map[string]*Group
-	turns    map[string]chan struct{} // names whose turn somebody has; closed when that is over
-	expected map[string]*Handed       // by another process and not opened yet
-	lost     map[string]error         // of these, until Forget: why a group could not be had
+	expected map[string]*Handed // by another process and not opened yet
+	lost     map[string]error   // of these, until Forget: why a group could not be had
 }
 
 // Open opens a volume, made first if the spec has a size and it is missing.
@@ -63,7 +64,7 @@ func (m *Manager) Open(s Spec) (blockdev.Device, error) {
 }
 
 func (m *Manager) open(s Spec) (*Volume, error) {
-	defer m.begin(s.VG)() // until the volume keeps the group open, and so that only one makes what is missing
+	defer m.turns.Begin(s.VG)() // until the volume keeps the group open, and so that only one makes what is missing
 	g, err := m.group(s)
 	if err != nil {
 		return nil, err
@@ -134,29 +135,6 @@ func (m *Manager) Groups() []string {
 	}
 	slices.Sort(out)
 	return out
-}
-
-// begin takes the turn of a name, which end gives back.
-func (m *Manager) begin(name string) (end func()) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for m.turns[name] != nil {
-		over := m.turns[name]
-		m.mu.Unlock()
-		<-over
-		m.mu.Lock()
-	}
-	if m.turns == nil {
-		m.turns = map[string]chan struct{}{}
-	}
-	over := make(chan struct{})
-	m.turns[name] = over
-	return func() {
-		m.mu.Lock()
-		delete(m.turns, name)
-		m.mu.Unlock()
-		close(over)
-	}
 }
 
 // group returns the group of s, whose turn the caller has: the one that is open, the one that another
@@ -239,7 +217,7 @@ func (m *Manager) Drop(name string) error {
 // DropAfter is Drop of a group that is not to be found under its name any more after a last change: that
 // is made if no volume is open, and nobody opens one before it is dropped. If it fails the group stays open.
 func (m *Manager) DropAfter(name string, change func(*vg.Group) error) error {
-	defer m.begin(name)()
+	defer m.turns.Begin(name)()
 	g := m.Group(name)
 	if g == nil {
 		return fmt.Errorf("volume group %q %w", name, vg.ErrNotFound)
@@ -259,9 +237,8 @@ func (m *Manager) forgetGroup(name string) {
 
 // Close closes all groups, those that are being opened too; their volumes must have been closed.
 func (m *Manager) Close() error {
-	m.mu.Lock()
-	names := slices.AppendSeq(slices.Collect(maps.Keys(m.groups)), maps.Keys(m.turns))
-	m.mu.Unlock()
+	names := m.turns.Names() // first: what is being opened is among the groups when its turn is over
+	names = append(names, m.Groups()...)
 	slices.Sort(names)
 	var errs []error
 	for _, name := range slices.Compact(names) {
@@ -272,7 +249,7 @@ func (m *Manager) Close() error {
 
 // shut closes a group, if it is open, whatever comes of it.
 func (m *Manager) shut(name string) error {
-	defer m.begin(name)()
+	defer m.turns.Begin(name)()
 	g := m.Group(name)
 	if g == nil {
 		return nil

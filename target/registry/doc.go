@@ -22,9 +22,9 @@
 //	turn of a volume    held while storage works; a reload holds one at a time
 //	turn of a place     while something is added there or removed (mapping.begin); nobody waits for the turn of a volume then
 //
-// and four mutexes under which no other is taken and nobody waits: mapping.mu (what is not as
+// and five mutexes under which no other is taken and nobody waits: mapping.mu (what is not as
 // the configuration says), volumes.mu (which volumes are open, and where they are served),
-// haGroup.mu (its state) and watch.mu.
+// haGroup.mu (its state), asked.mu (what storage is asked for) and watch.mu.
 //
 // # What a configuration says is brought to life in one package (ADR 122)
 //

@@ -5,8 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -54,6 +52,7 @@ type haGroup struct {
 	store *ownership.Store
 	turn  chan struct{} // full while somebody changes the state
 	watch watch         // while active
+	asked asked
 
 	changing sync.Mutex // held while the state changes and is shown; taken before mu
 
@@ -61,7 +60,6 @@ type haGroup struct {
 	state  GroupState
 	owner  ownership.Record // of this node's ownership, while active
 	reason string           // why the last change has failed, or what it waits for; "": neither
-	asked  []string         // storage that is asked for something
 	// starting ends the wait of a group with start: active; nil: it does not wait.
 	starting context.CancelFunc
 }
@@ -79,23 +77,10 @@ func (g *haGroup) begin(ctx context.Context) (end func(), err error) {
 	case g.turn <- struct{}{}:
 		return end, nil
 	case <-ctx.Done():
-		if what := g.busy(); what != "" {
+		if what := g.asked.list(); what != "" {
 			return nil, fmt.Errorf("group %s is %v, and waits for %s: %w", g.cfg.Name, g.now(), what, ctx.Err())
 		}
 		return nil, fmt.Errorf("group %s is %v: %w", g.cfg.Name, g.now(), ctx.Err())
-	}
-}
-
-// during notes what of the storage is asked for something, in case that it does not answer.
-func (g *haGroup) during(what string) (over func()) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.asked = append(g.asked, what)
-	return func() {
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		i := slices.Index(g.asked, what)
-		g.asked = slices.Delete(g.asked, i, i+1)
 	}
 }
 
@@ -106,16 +91,9 @@ func (g *haGroup) inVolume(m moving) string {
 	return fmt.Sprintf("volume %s (%s)", m.name, g.volumes.description(m.open).Path)
 }
 
-// busy is the storage that is asked for something, "" if none is.
-func (g *haGroup) busy() string {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return strings.Join(g.asked, ", ")
-}
-
 // unanswered says which storage does not answer.
 func (g *haGroup) unanswered() string {
-	return cmp.Or(g.busy(), "storage, or ha.store,") + " does not answer"
+	return cmp.Or(g.asked.list(), "storage, or ha.store,") + " does not answer"
 }
 
 func (g *haGroup) now() GroupState {
@@ -135,7 +113,7 @@ func (g *haGroup) to(s GroupState, err error) {
 func (g *haGroup) tell(err error) {
 	g.changing.Lock()
 	defer g.changing.Unlock()
-	if s := g.now(); g.busy() != "" && (s == GroupStandby || s == GroupPromoting) {
+	if s := g.now(); g.asked.list() != "" && (s == GroupStandby || s == GroupPromoting) {
 		g.set(s, err)
 	}
 }
@@ -171,7 +149,7 @@ func (g *haGroup) promote(ctx context.Context) error {
 	g.watch.end() // that of an earlier ownership, if it was lost
 	g.to(GroupPromoting, nil)
 	return g.change(ctx, end, func() error {
-		over := g.during(g.inStore())
+		over := g.asked.during(g.inStore())
 		owner, err := g.store.Claim(ctx)
 		over()
 		return g.settle(ctx, owner, err)
@@ -256,7 +234,7 @@ func (g *haGroup) activate(l []moving) error {
 }
 
 func (g *haGroup) attach(m moving) error {
-	over := g.during(g.inVolume(m))
+	over := g.asked.during(g.inVolume(m))
 	dev, err := g.open(g.volumes.description(m.open))
 	if err == nil {
 		if err = m.dev.Attach(dev); err != nil {
@@ -267,7 +245,7 @@ func (g *haGroup) attach(m moving) error {
 	if err != nil {
 		return err
 	}
-	over = g.during(g.inVolume(m) + " or " + g.inStore())
+	over = g.asked.during(g.inVolume(m) + " or " + g.inStore())
 	err = m.vol.Activate()
 	over()
 	if err != nil {
@@ -375,7 +353,7 @@ func (g *haGroup) release(ctx context.Context, flush bool) error {
 			return errors.Join(errs...)
 		}
 	}
-	defer g.during(g.inStore())()
+	defer g.asked.during(g.inStore())()
 	return errors.Join(append(errs, g.store.Yield())...)
 }
 
@@ -388,15 +366,15 @@ func (g *haGroup) detach(ctx context.Context, m moving, flush bool) (held bool, 
 	if err != nil || dev == nil {
 		return err != nil, err
 	}
-	over := g.during(g.inVolume(m))
+	over := g.asked.during(g.inVolume(m))
 	if flush {
 		err = dev.Flush()
 	}
 	over()
-	over = g.during(g.inStore())
+	over = g.asked.during(g.inStore())
 	m.vol.Deactivate(flush && err == nil)
 	over()
-	defer g.during(g.inVolume(m))()
+	defer g.asked.during(g.inVolume(m))()
 	return false, errors.Join(err, dev.Close())
 }
 

@@ -78,7 +78,7 @@ func (g *haGroup) start(ctx context.Context, begun func()) {
 func (g *haGroup) startOnce(ctx context.Context, last string) error {
 	slow := time.AfterFunc(tellPatience, func() { g.tell(errors.New(g.unanswered())) })
 	defer slow.Stop()
-	over := g.during(g.inStore())
+	over := g.asked.during(g.inStore())
 	owner, err := g.store.TryClaim()
 	over()
 	if errors.Is(err, ownership.ErrHeld) {

@@ -12,6 +12,7 @@ import (
 
 	"softiser/blockdev"
 	"softiser/config"
+	"softiser/internal/turns"
 	"softiser/target"
 	"softiser/target/scsi"
 	"softiser/target/volume"
@@ -23,21 +24,22 @@ type mapping struct {
 	*common
 	groups *groups
 
+	turns turns.Of[place]
+
 	mu sync.Mutex // guards what follows
 	// leaving are targets and subsystems, and leavingPlaces LUNs and namespaces, whose
 	// removal has begun and was not over in time: initiators do not see them any more, but
 	// commands still hold their volumes.
 	leaving       map[string]bool
 	leavingPlaces map[place]bool
-	changing      map[place]chan struct{} // where something is being added or removed; closed when that is over
-	reasons       map[place]string        // why LUNs and namespaces of the configuration are not served
+	reasons       map[place]string // why LUNs and namespaces of the configuration are not served
 	// luns and namespaces are those that are served as they have been made, by a configuration or by hand.
 	luns       map[place]config.LUN
 	namespaces map[place]config.Namespace
 }
 
 func newMapping(b *common, g *groups) *mapping {
-	return &mapping{common: b, groups: g, leaving: map[string]bool{}, leavingPlaces: map[place]bool{}, changing: map[place]chan struct{}{}, reasons: map[place]string{}, luns: map[place]config.LUN{}, namespaces: map[place]config.Namespace{}}
+	return &mapping{common: b, groups: g, leaving: map[string]bool{}, leavingPlaces: map[place]bool{}, reasons: map[place]string{}, luns: map[place]config.LUN{}, namespaces: map[place]config.Namespace{}}
 }
 
 // addition makes a volume what the configuration says. That it cannot is logged.
@@ -197,27 +199,11 @@ func (m *mapping) namespace(p place) config.Namespace {
 // begin waits until nothing is being added at p or removed from it, as long as ctx allows. Storage that is
 // to be opened or closed is not waited for then.
 func (m *mapping) begin(ctx context.Context, p place) (end func(), err error) {
-	for {
-		m.mu.Lock()
-		over := m.changing[p]
-		if over == nil {
-			over = make(chan struct{})
-			m.changing[p] = over
-			m.mu.Unlock()
-			return func() {
-				m.mu.Lock()
-				defer m.mu.Unlock()
-				delete(m.changing, p)
-				close(over)
-			}, nil
-		}
-		m.mu.Unlock()
-		select {
-		case <-over:
-		case <-ctx.Done():
-			return nil, fmt.Errorf("%s is being added or removed: %w", p, ctx.Err())
-		}
+	end, err = m.turns.BeginWithin(ctx, p)
+	if err != nil {
+		return nil, fmt.Errorf("%s is being added or removed: %w", p, err)
 	}
+	return end, nil
 }
 
 // add has do serve a volume at p, unless err says that p cannot be described, and

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"go.uber.org/zap"
@@ -99,7 +98,7 @@ func New(cfg *config.Config, c Config) (*Registry, error) {
 func (r *Registry) Groups() *lvm.Manager { return &r.stores.lvs }
 
 // Busy says what storage is doing for whoever opens, resizes or closes volumes, "" if nothing.
-func (r *Registry) Busy() string { return strings.Join(r.volumes.busy(), ", ") }
+func (r *Registry) Busy() string { return r.volumes.asked.list() }
 
 // OpenVolumes opens, and where the configuration says so creates, the volumes and
 // makes them LUNs and namespaces. One that cannot be opened is logged, shown by status and left
@@ -289,12 +288,8 @@ func (r *Registry) Close() {
 	})
 	r.groups.close()
 	const groups = "the volume groups"
-	end, err := r.volumes.begin(context.Background(), groups)
-	if err != nil {
-		return
-	}
-	defer end()
-	defer r.volumes.during(groups, "closing "+groups)()
+	defer r.volumes.turns.Begin(groups)()
+	defer r.volumes.asked.during("closing " + groups)()
 	if err := r.stores.lvs.Close(); err != nil {
 		r.log.Error("closing the volume groups failed", zap.Error(err))
 	}

@@ -15,6 +15,7 @@ import (
 
 	"softiser/blockdev"
 	"softiser/config"
+	"softiser/internal/turns"
 )
 
 // openVolume is a volume and the places that it is served at. Guarded by volumes.mu but
@@ -31,74 +32,27 @@ type volumes struct {
 	store func(config.Volume) (blockdev.Device, error) // opens one
 	log   *zap.Logger
 
+	turns turns.Of[string] // who has that of a name may open, resize or close its volume
+	asked asked            // in such turns
+
 	mu     sync.Mutex // guards what follows; never held while storage is asked for something
 	byName map[string]*openVolume
 	// wanted are the volumes that a reload is going to serve: one that changes its
 	// place stays open meanwhile, and if it is in memory keeps its content.
 	wanted map[string]config.Volume
-	turns  map[string]*turn // of volumes with which storage is busy, by name
 }
 
 func newVolumes(log *zap.Logger, store func(config.Volume) (blockdev.Device, error)) *volumes {
-	return &volumes{store: store, log: log, byName: map[string]*openVolume{}, turns: map[string]*turn{}}
-}
-
-// turn is the right to open, resize or close the volume of a name.
-type turn struct {
-	held  chan struct{} // full while somebody has it
-	users int           // who holds or awaits it; guarded by volumes.mu
-	doing string        // what storage is asked for; guarded by volumes.mu
+	return &volumes{store: store, log: log, byName: map[string]*openVolume{}}
 }
 
 // begin waits for the turn of a volume, as long as ctx allows.
 func (s *volumes) begin(ctx context.Context, name string) (end func(), err error) {
-	s.mu.Lock()
-	t := s.turns[name]
-	if t == nil {
-		t = &turn{held: make(chan struct{}, 1)}
-		s.turns[name] = t
+	end, err = s.turns.BeginWithin(ctx, name)
+	if err != nil {
+		return nil, fmt.Errorf("storage is busy with volume %s: %w", name, err)
 	}
-	t.users++
-	s.mu.Unlock()
-	left := func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if t.users--; t.users == 0 {
-			delete(s.turns, name)
-		}
-	}
-	select {
-	case t.held <- struct{}{}:
-		return func() { <-t.held; left() }, nil
-	case <-ctx.Done():
-		left()
-		return nil, fmt.Errorf("storage is busy with volume %s: %w", name, ctx.Err())
-	}
-}
-
-// during notes what storage is asked for, in case that a shutdown finds it undone. The
-// caller has the turn of name.
-func (s *volumes) during(name, what string) (over func()) {
-	note := func(text string) {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.turns[name].doing = text
-	}
-	note(what)
-	return func() { note("") }
-}
-
-// busy lists what storage is doing.
-func (s *volumes) busy() (all []string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, t := range s.turns {
-		if t.doing != "" {
-			all = append(all, t.doing)
-		}
-	}
-	slices.Sort(all)
-	return all
+	return end, nil
 }
 
 // serve has do serve a volume, which is opened if it is not open yet, and take its place.
@@ -143,7 +97,7 @@ func (s *volumes) opened(v config.Volume) (*openVolume, error) {
 		}
 		return o, nil
 	}
-	defer s.during(v.Name, "opening volume "+v.Name)()
+	defer s.asked.during("opening volume " + v.Name)()
 	dev, err := s.store(v)
 	if err != nil {
 		return nil, err
@@ -219,7 +173,7 @@ func (s *volumes) resize(ctx context.Context, o *openVolume, size int64) error {
 		return err
 	}
 	defer end()
-	defer s.during(name, "resizing volume "+name)()
+	defer s.asked.during("resizing volume " + name)()
 	if err := dev.Resize(size); err != nil {
 		return fmt.Errorf("volume %s: resize to %d bytes: %w", name, size, err)
 	}
@@ -262,7 +216,7 @@ func (s *volumes) dropUnused(ctx context.Context, o *openVolume) error {
 	done := make(chan error, 1)
 	go func() {
 		if !turn {
-			end, _ = s.begin(context.Background(), name) // which does not fail
+			end = s.turns.Begin(name)
 		}
 		defer end()
 		done <- s.drop(o)
@@ -295,7 +249,7 @@ func (s *volumes) drop(o *openVolume) error {
 	if used {
 		return nil
 	}
-	defer s.during(o.cfg.Name, "closing volume "+o.cfg.Name)()
+	defer s.asked.during("closing volume " + o.cfg.Name)()
 	return o.dev.Close()
 }
 
@@ -331,8 +285,9 @@ func (s *volumes) settle(ctx context.Context, failed func(name string, err error
 // ended.
 func (s *volumes) close(failed func(name string, err error)) {
 	for {
+		names := s.turns.Names() // first: what is being opened has its name in byName when its turn is over
 		s.mu.Lock()
-		names := slices.Concat(slices.Collect(maps.Keys(s.byName)), slices.Collect(maps.Keys(s.turns)))
+		names = slices.AppendSeq(names, maps.Keys(s.byName))
 		s.mu.Unlock()
 		if len(names) == 0 {
 			return
@@ -346,11 +301,7 @@ func (s *volumes) close(failed func(name string, err error)) {
 }
 
 func (s *volumes) closeOne(name string) error {
-	end, err := s.begin(context.Background(), name)
-	if err != nil {
-		return err
-	}
-	defer end()
+	defer s.turns.Begin(name)()
 	s.mu.Lock()
 	o := s.byName[name]
 	delete(s.byName, name)
@@ -358,6 +309,6 @@ func (s *volumes) closeOne(name string) error {
 	if o == nil {
 		return nil
 	}
-	defer s.during(name, "closing volume "+name)()
+	defer s.asked.during("closing volume " + name)()
 	return o.dev.Close()
 }

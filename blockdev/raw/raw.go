@@ -77,7 +77,6 @@ func open(cfg Config) (*Device, error) {
 		Info:         info,
 		WriteThrough: cfg.WriteThrough,
 		Local:        true,
-		Announces:    true,
 		Follow:       follow,
 		Lock:         cfg.Lock,
 		EpochDir:     cfg.EpochDir,

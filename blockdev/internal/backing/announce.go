@@ -9,7 +9,7 @@ import (
 )
 
 // Announces implements blockdev.Announcer.
-func (v *Volume) Announces() bool { return v.cfg.Announces }
+func (v *Volume) Announces() bool { return v.cfg.Local }
 
 // Announce implements blockdev.Announcer.
 func (v *Volume) Announce(off int64, n int) {
@@ -61,7 +61,7 @@ func (v *Volume) inMemory(off, n int64) bool {
 // copies reports whether [off, off+n) is known to be data that is read by a copy, and the call is there
 // that does so without waiting.
 func (v *Volume) copies(off, n int64) bool {
-	if !v.cfg.Local || v.noCached.Load() || !v.byCopy(off, n) || !v.regions.full(v.floor(off), min(v.ceil(off+n), v.size.Load())) {
+	if v.noCached.Load() || !v.byCopy(off, n) || !v.regions.full(v.floor(off), min(v.ceil(off+n), v.size.Load())) {
 		return false
 	}
 	state, k := v.pages.run(off, off+n)

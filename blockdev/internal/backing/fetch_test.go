@@ -48,7 +48,7 @@ func TestBrought(t *testing.T) {
 		}
 		return nil
 	}
-	v, path := openFile(t, 8<<20, k, func(c *Config) { c.Announces, c.Local, c.Info.InPlace = true, true, false })
+	v, path := openFile(t, 8<<20, k, func(c *Config) { c.Local, c.Info.InPlace = true, false })
 	fd, err := unix.Open(path, unix.O_RDWR, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -143,7 +143,7 @@ func TestLeaseCached(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer pool.Close()
-	v, path := openFile(t, 4<<20, k, func(c *Config) { c.Announces, c.Local, c.Pool = true, true, pool })
+	v, path := openFile(t, 4<<20, k, func(c *Config) { c.Local, c.Pool = true, pool })
 	content := make([]byte, 4<<20)
 	for i := range content {
 		content[i] = byte(i>>9) | 1
@@ -211,7 +211,7 @@ func TestCopiedAtOnce(t *testing.T) {
 		read = n
 		return n, err
 	}
-	v, path := openFile(t, 4<<20, k, func(c *Config) { c.Announces, c.Local = true, true })
+	v, path := openFile(t, 4<<20, k, func(c *Config) { c.Local = true })
 	content := bytes.Repeat([]byte("softiser"), 4<<20/8)
 	if err := os.WriteFile(path, content, 0o600); err != nil {
 		t.Fatal(err)
@@ -252,7 +252,7 @@ func TestCopiesLeaveHalfOfThePool(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer pool.Close()
-	v, path := openFile(t, 8<<20, linux, func(c *Config) { c.Announces, c.Local, c.Pool = true, true, pool })
+	v, path := openFile(t, 8<<20, linux, func(c *Config) { c.Local, c.Pool = true, pool })
 	if err := os.WriteFile(path, make([]byte, 8<<20), 0o600); err != nil {
 		t.Fatal(err)
 	}

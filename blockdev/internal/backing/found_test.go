@@ -55,7 +55,7 @@ func TestReadersReserveNothing(t *testing.T) {
 				}
 				return nil
 			}
-			v, _ := openFile(t, 4<<20, k, func(c *Config) { c.Announces, c.Local = true, true })
+			v, _ := openFile(t, 4<<20, k, func(c *Config) { c.Local = true })
 			c.read(t, v)
 			for off := int64(0); off < 4*page; off += page {
 				if state, _ := v.pages.run(off, off+page); state == pageOwned {
@@ -95,7 +95,7 @@ func TestGrownByHole(t *testing.T) {
 func TestServerNotAsked(t *testing.T) {
 	for _, local := range []bool{true, false} {
 		asked, copied := false, false
-		v, path := openFile(t, 4<<20, linux, func(c *Config) { c.Announces, c.Local = true, local })
+		v, path := openFile(t, 4<<20, linux, func(c *Config) { c.Local = local })
 		if _, err := v.WriteAt(make([]byte, 4<<20), 0); err != nil {
 			t.Fatal(path, err)
 		}

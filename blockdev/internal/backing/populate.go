@@ -21,7 +21,7 @@ const (
 // asked for: others can be announced meanwhile. A fault on the mapping reads a window around the page,
 // megabytes on some devices: that is for reads that go on behind others.
 func (m *mapped) short(off, n int64) bool {
-	return m.cfg.Announces && !m.cfg.Volatile && n <= fetchMax && !m.stream(off)
+	return m.cfg.Local && !m.cfg.Volatile && n <= fetchMax && !m.stream(off)
 }
 
 // byCopy reports whether such data is lent as a copy: that costs less than the fault on the mapping,

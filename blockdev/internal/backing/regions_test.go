@@ -66,7 +66,7 @@ func TestAnnounce(t *testing.T) {
 	page := unix.Getpagesize()
 	first := int64(regionSize + 2*page)
 	size := int64(2*regionSize + 2*page)
-	v, path := openFile(t, size, k, func(c *Config) { c.Announces = true })
+	v, path := openFile(t, size, k, func(c *Config) { c.Local = true })
 	fd, err := unix.Open(path, unix.O_RDWR, 0)
 	if err != nil {
 		t.Fatal(err)

@@ -109,7 +109,7 @@ func TestShrinkThatDoesNotHappen(t *testing.T) {
 		var v *Volume
 		var ended func() map[string]error
 		v, _ = openFile(t, size, linux, func(c *Config) {
-			c.Announces, c.Local = true, true
+			c.Local = true
 			c.Truncate = func(int64) error { ended = check(t, v); return unix.EIO }
 		})
 		if err := v.Resize(end); !errors.Is(err, unix.EIO) {
@@ -119,7 +119,7 @@ func TestShrinkThatDoesNotHappen(t *testing.T) {
 	})
 	for what, limit := range map[string]int64{"a resize looks": end, "Close looks": 0} {
 		t.Run(what, func(t *testing.T) {
-			v, _ := openFile(t, size, linux, func(c *Config) { c.Announces, c.Local = true, true })
+			v, _ := openFile(t, size, linux, func(c *Config) { c.Local = true })
 			var ended func() map[string]error
 			if err := v.decide(limit, func() error {
 				if limit != 0 {

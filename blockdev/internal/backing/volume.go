@@ -42,8 +42,7 @@ type Config struct {
 	Prealloc     bool // space is reserved, holes are not welcome
 	HolesKnown   bool // the store began as one hole and nobody else writes to it
 	SeekHoles    bool // SEEK_DATA and SEEK_HOLE work
-	Local        bool // StoreSize is known to wait for nobody
-	Announces    bool // readahead is known to begin at once, and to read what it was asked for
+	Local        bool // StoreSize is known to wait for nobody, and readahead to begin at once and to read what it was asked for
 	Marks        bool // the store has extended attributes of its own, unless its file system has none
 	HugePages    bool // ask for transparent huge pages
 	Lock         bool // keep what is in memory there (mlock)

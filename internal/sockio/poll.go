@@ -2,7 +2,6 @@ package sockio
 
 import (
 	"io"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -33,7 +32,7 @@ func (c *Conn) Readable() bool {
 		return true
 	}
 	var b [1]byte
-	_, _, e := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(c.fd), uintptr(unsafe.Pointer(&b)), 1, unix.MSG_DONTWAIT|unix.MSG_PEEK, 0, 0)
+	_, e := pieceCall(unix.SYS_RECVFROM, c.fd, Vec{Base: &b[0], Len: 1}, unix.MSG_DONTWAIT|unix.MSG_PEEK, true)
 	if e == unix.EAGAIN || e == unix.EINTR {
 		return false
 	}

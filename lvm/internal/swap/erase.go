@@ -31,17 +31,7 @@ type spaceEraser interface {
 
 // Erase implements blockdev.Eraser.
 func (d *Device) Erase(off, n int64) error {
-	err := d.eraseAtOnce(off, n)
-	if waits(err, nil) {
-		err = d.wait(nil, func(dev blockdev.Device, stop blockdev.Stop) error { return erase(dev, off, n, stop) })
-	}
-	return err
-}
-
-func (d *Device) eraseAtOnce(off, n int64) error {
-	g := d.enterToWrite()
-	defer d.leaveToWrite(g)
-	return erase(g.dev, off, n, atOnce)
+	return d.write(nil, func(dev blockdev.Device, stop blockdev.Stop) error { return erase(dev, off, n, stop) })
 }
 
 func erase(dev blockdev.Device, off, n int64, stop blockdev.Stop) error {

@@ -71,20 +71,11 @@ func (d *Device) WriteAt(p []byte, off int64) (int, error) { return d.WriteAtUnt
 
 // WriteAtUntil implements blockdev.SpaceWaiter.
 func (d *Device) WriteAtUntil(p []byte, off int64, stop blockdev.Stop) (int, error) {
-	err := d.writeAtOnce(p, off)
-	if waits(err, stop) {
-		err = d.wait(stop, func(dev blockdev.Device, stop blockdev.Stop) error { return writeAt(dev, p, off, stop) })
-	}
+	err := d.write(stop, func(dev blockdev.Device, stop blockdev.Stop) error { return writeAt(dev, p, off, stop) })
 	if err != nil {
 		return 0, err
 	}
 	return len(p), nil
-}
-
-func (d *Device) writeAtOnce(p []byte, off int64) error {
-	g := d.enterToWrite()
-	defer d.leaveToWrite(g)
-	return writeAt(g.dev, p, off, atOnce)
 }
 
 func writeAt(dev blockdev.Device, p []byte, off int64, stop blockdev.Stop) (err error) {
@@ -101,17 +92,7 @@ func (d *Device) Discard(off, n int64) error { return d.DiscardUntil(off, n, nil
 
 // DiscardUntil implements blockdev.SpaceWaiter.
 func (d *Device) DiscardUntil(off, n int64, stop blockdev.Stop) error {
-	err := d.discardAtOnce(off, n)
-	if waits(err, stop) {
-		err = d.wait(stop, func(dev blockdev.Device, stop blockdev.Stop) error { return discard(dev, off, n, stop) })
-	}
-	return err
-}
-
-func (d *Device) discardAtOnce(off, n int64) error {
-	g := d.enterToWrite()
-	defer d.leaveToWrite(g)
-	return discard(g.dev, off, n, atOnce)
+	return d.write(stop, func(dev blockdev.Device, stop blockdev.Stop) error { return discard(dev, off, n, stop) })
 }
 
 func discard(dev blockdev.Device, off, n int64, stop blockdev.Stop) error {
@@ -128,17 +109,7 @@ func (d *Device) WriteZeroes(off, n int64, mayUnmap bool) error {
 
 // WriteZeroesUntil implements blockdev.SpaceWaiter.
 func (d *Device) WriteZeroesUntil(off, n int64, mayUnmap bool, stop blockdev.Stop) error {
-	err := d.zeroAtOnce(off, n, mayUnmap)
-	if waits(err, stop) {
-		err = d.wait(stop, func(dev blockdev.Device, stop blockdev.Stop) error { return zero(dev, off, n, mayUnmap, stop) })
-	}
-	return err
-}
-
-func (d *Device) zeroAtOnce(off, n int64, mayUnmap bool) error {
-	g := d.enterToWrite()
-	defer d.leaveToWrite(g)
-	return zero(g.dev, off, n, mayUnmap, atOnce)
+	return d.write(stop, func(dev blockdev.Device, stop blockdev.Stop) error { return zero(dev, off, n, mayUnmap, stop) })
 }
 
 func zero(dev blockdev.Device, off, n int64, mayUnmap bool, stop blockdev.Stop) error {

@@ -65,23 +65,28 @@ func waits(err error, stop blockdev.Stop) bool {
 	return errors.Is(err, blockdev.ErrStopped) && !stopped(stop)
 }
 
-// wait has write take place on the device behind d, in which it may wait until the
-// stop that it is given ends.
-func (d *Device) wait(stop blockdev.Stop, write func(dev blockdev.Device, stop blockdev.Stop) error) error {
-	for {
-		err := d.waitOnce(stop, write)
-		if !waits(err, stop) {
-			return err
-		}
+// write has do take place on the device behind d: at once, or else as soon as there is space for it, which
+// it waits for until stop ends.
+func (d *Device) write(stop blockdev.Stop, do func(dev blockdev.Device, stop blockdev.Stop) error) error {
+	err := d.writeOnce(do)
+	for waits(err, stop) {
+		err = d.waitOnce(stop, do)
 	}
+	return err
 }
 
-func (d *Device) waitOnce(stop blockdev.Stop, write func(dev blockdev.Device, stop blockdev.Stop) error) error {
+func (d *Device) writeOnce(do func(dev blockdev.Device, stop blockdev.Stop) error) error {
+	g := d.enterToWrite()
+	defer d.leaveToWrite(g)
+	return do(g.dev, atOnce)
+}
+
+func (d *Device) waitOnce(stop blockdev.Stop, do func(dev blockdev.Device, stop blockdev.Stop) error) error {
 	g := d.enterToWrite()
 	defer d.leaveToWrite(g)
 	s, end := newEither(stop, g.wanted)
 	defer end()
-	return write(g.dev, s)
+	return do(g.dev, s)
 }
 
 // CommitLease implements blockdev.Lender.

@@ -229,20 +229,28 @@ func (n *Snapshot) own(off, k int64, ps [][]byte) (mine []pair, err error) {
 	return mine, nil // the writer checks whether the snapshot is still valid
 }
 
+// lendable checks a range that is to be lent, and reports whether it is in chunks of the snapshot's own.
+func (n *Snapshot) lendable(off, k int64, write bool) (own bool, err error) {
+	if err := n.check(off, k, write); err != nil {
+		return false, err
+	}
+	n.set.mu.RLock()
+	defer n.set.mu.RUnlock()
+	if !n.st.valid {
+		return false, failed()
+	}
+	return k > 0 && n.st.coveredLocked(off, k), nil
+}
+
 // LeaseRead implements blockdev.Device. Chunks of its own are lent directly;
 // what it shares with the origin is copied, because the origin may be written
 // while the lease is open.
 func (n *Snapshot) LeaseRead(l *blockdev.Lease, off int64, k int, m blockdev.Mode) error {
-	if err := n.check(off, int64(k), false); err != nil {
-		return err
-	}
-	n.set.mu.RLock()
-	valid, own := n.st.valid, n.st.coveredLocked(off, int64(k))
-	n.set.mu.RUnlock()
+	own, err := n.lendable(off, int64(k), false)
 	switch {
-	case !valid:
-		return failed()
-	case own && k > 0:
+	case err != nil:
+		return err
+	case own:
 		return n.direct(l, off, k, m, false)
 	case m != blockdev.Wait && k > 0:
 		return blockdev.ErrWouldBlock
@@ -254,16 +262,11 @@ func (n *Snapshot) LeaseRead(l *blockdev.Lease, off int64, k int, m blockdev.Mod
 // LeaseWrite implements blockdev.Device. Chunks of its own are lent directly,
 // others are staged.
 func (n *Snapshot) LeaseWrite(l *blockdev.Lease, off int64, k int, m blockdev.Mode) error {
-	if err := n.check(off, int64(k), true); err != nil {
-		return err
-	}
-	n.set.mu.RLock()
-	valid, own := n.st.valid, n.st.coveredLocked(off, int64(k))
-	n.set.mu.RUnlock()
+	own, err := n.lendable(off, int64(k), true)
 	switch {
-	case !valid:
-		return failed()
-	case own && k > 0:
+	case err != nil:
+		return err
+	case own:
 		return n.direct(l, off, k, m, true)
 	}
 	l.Priv.Under = l.Priv.Under[:0]

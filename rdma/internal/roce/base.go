@@ -17,6 +17,7 @@ import (
 // goroutine, and a way out.
 type base struct {
 	*verbs.QP
+	self   living // the engine that this is the base of
 	dev    *Device
 	number *number
 
@@ -54,14 +55,14 @@ func (n *number) release() {
 type sent struct{ packets, wire, payload, sends, reads uint64 }
 
 // init takes a number for a queue pair that is not connected.
-func (b *base) init(d *Device, v *verbs.QP) error {
+func (b *base) init(d *Device, v *verbs.QP, self living) error {
 	n, err := host.numbers.Take()
 	if err != nil {
 		return err
 	}
 	nothing := func(*mem.Region) {} // what is sent from regions is copied or sent while they are held
 	v.Num, v.Mem = n, mem.Stream{Opened: nothing, Closed: nothing, Revoked: nothing}
-	b.QP, b.dev, b.number, b.wake = v, d, &number{n: n}, make(chan struct{}, 1)
+	b.QP, b.self, b.dev, b.number, b.wake = v, self, d, &number{n: n}, make(chan struct{}, 1)
 	b.number.users.Store(1)
 	return nil
 }
@@ -77,6 +78,19 @@ func (b *base) Retire() { b.number.release() }
 func (b *base) hold() (forgotten func()) {
 	b.number.users.Add(1)
 	return sync.OnceFunc(b.number.release)
+}
+
+// Push sends what is queued, as far as the peer and the network allow; see verbs.Engine.
+func (b *base) Push() {
+	b.Mu.Lock()
+	ended := b.Flushed
+	if b.Connected && !b.Dying.Load() {
+		b.self.settleLocked()
+	}
+	b.Mu.Unlock()
+	if ended {
+		b.SendCQ.Dispatch() // posts that were flushed at once
+	}
 }
 
 // Stop has the loop see to the end; see verbs.Engine.

@@ -3,7 +3,6 @@ package roce
 import (
 	"net/netip"
 
-	"softiser/rdma/internal/roce/cm"
 	"softiser/rdma/internal/roce/mad"
 	"softiser/rdma/internal/roce/message"
 	"softiser/rdma/internal/roce/packet"
@@ -36,27 +35,6 @@ func (c *unreliableConn) err() error {
 }
 
 func (*Unreliable) service() mad.Service { return mad.ServiceUC }
-
-// hooks are as those of QP.
-func (u *Unreliable) hooks(forgotten func()) cm.Hooks {
-	return cm.Hooks{
-		Established: func() {
-			u.Mu.Lock()
-			u.heard = true
-			u.Mu.Unlock()
-			u.kick()
-		},
-		Ended: u.ended,
-		Gone:  forgotten,
-	}
-}
-
-// ended is the manager's word that the connection is over.
-func (u *Unreliable) ended(err error) {
-	u.Mu.Lock()
-	defer u.Mu.Unlock()
-	u.endedLocked(err)
-}
 
 // attach makes the machine of a connection, and has the port hand packets to it. begin
 // must follow.

@@ -25,25 +25,49 @@ type life struct {
 // endTimeout is how long the peer may take to answer the end of a connection.
 const endTimeout = 3 * time.Second
 
-// living is a type of queue pairs, as its loop sees it. Mu is held around all but teardown.
+// living is a type of queue pairs, as what all have in common sees it. Mu is held around all but teardown; the
+// queue pair is connected.
 type living interface {
 	settleLocked()       // sends what there is to send, completes what has ended
-	readyLocked() bool   // the peer is ready
+	failedLocked()       // ends the queue pair if the peer, or its silence, has ended a machine
 	dueLocked() bool     // there is something to send
 	drainedLocked() bool // the end is to begin that was asked for, and all is done
 	teardown()
 }
 
+// idleLocked is an error unless the queue pair can be connected.
+func (b *base) idleLocked() error {
+	if st := b.StateLocked(); st != verbs.StateIdle || b.Closed.Load() {
+		return fmt.Errorf("%w: queue pair %d is in state %v, which has to be Idle", verbs.ErrState, b.Num, st)
+	}
+	return nil
+}
+
+// hooks are what the connection manager tells a queue pair. forgotten is called once,
+// when the manager is done with the connection.
+func (b *base) hooks(forgotten func()) cm.Hooks {
+	return cm.Hooks{
+		Established: func() {
+			b.Mu.Lock()
+			b.rtu = true
+			b.Mu.Unlock()
+			b.kick()
+		},
+		Ended: b.ended,
+		Gone:  forgotten,
+	}
+}
+
 // begin starts the loop of a queue pair that has been attached, or of what is left of one
 // that has failed meanwhile.
-func (b *base) begin(l living, conn *cm.Conn, err error) error {
+func (b *base) begin(conn *cm.Conn, err error) error {
 	b.Mu.Lock()
 	b.conn = conn
 	if err != nil {
 		b.FailLocked(err)
 	}
 	b.Mu.Unlock()
-	go b.loop(l)
+	go b.loop()
 	b.kick() // for what has happened meanwhile
 	if err != nil {
 		b.wg.Wait()
@@ -52,15 +76,15 @@ func (b *base) begin(l living, conn *cm.Conn, err error) error {
 }
 
 // loop is the goroutine of a queue pair: what may take its time, or calls somebody back.
-func (b *base) loop(l living) {
+func (b *base) loop() {
 	defer b.wg.Done()
 	for range b.wake {
 		b.dispatch()
-		if b.step(l) {
+		if b.step() {
 			break
 		}
 	}
-	l.teardown()
+	b.self.teardown()
 }
 
 // wakeLocked wakes the loop if there is something for it.
@@ -71,14 +95,14 @@ func (b *base) wakeLocked(drained bool) {
 }
 
 // step does what is due of a queue pair's life; true when it is over.
-func (b *base) step(l living) bool {
+func (b *base) step() bool {
 	b.Mu.Lock()
 	if b.Dying.Load() {
 		b.Mu.Unlock()
 		return true
 	}
-	conn, due := b.conn, l.dueLocked()
-	if l.readyLocked() && !b.told {
+	conn, due := b.conn, b.self.dueLocked()
+	if b.readyLocked() && !b.told {
 		b.told = true
 		first := !b.open
 		b.open, due = true, true
@@ -92,9 +116,9 @@ func (b *base) step(l living) bool {
 		b.Mu.Lock()
 	}
 	if due && !b.Dying.Load() {
-		l.settleLocked()
+		b.self.settleLocked()
 	}
-	end := l.drainedLocked()
+	end := b.self.drainedLocked()
 	switch {
 	case end && conn == nil: // there is nobody to tell
 		b.FailLocked(nil)
@@ -113,6 +137,9 @@ func (b *base) step(l living) bool {
 	return false
 }
 
+// readyLocked says whether the peer is ready: it has said so, or sent something.
+func (b *base) readyLocked() bool { return b.heard || b.rtu }
+
 // emptyLocked says whether the end was asked for, has not begun, and waits for no request.
 func (b *base) emptyLocked() bool {
 	return b.StateLocked() == verbs.StateClosing && !b.ending && b.SQ.Empty()
@@ -124,8 +151,14 @@ func (b *base) stopClosingLocked() {
 	}
 }
 
-// endedLocked ends the queue pair on the manager's word.
-func (b *base) endedLocked(err error) {
+// ended is the manager's word that the connection is over.
+func (b *base) ended(err error) {
+	b.Mu.Lock()
+	defer b.Mu.Unlock()
+	if !b.Connected {
+		return
+	}
+	b.self.failedLocked() // what the peer said just before
 	switch closing := b.StateLocked() == verbs.StateClosing; {
 	case closing && (err == nil || errors.Is(err, cm.ErrDisconnected)):
 		err = nil

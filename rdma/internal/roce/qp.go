@@ -28,24 +28,11 @@ type QP struct {
 // it. The number of the queue pair comes from here.
 func New(d *Device, v *verbs.QP) error {
 	qp := &QP{}
-	if err := qp.init(d, v); err != nil {
+	if err := qp.init(d, v, qp); err != nil {
 		return err
 	}
 	v.Engine = qp
 	return nil
-}
-
-// Push sends what is queued, as far as the window allows; see verbs.Engine.
-func (qp *QP) Push() {
-	qp.Mu.Lock()
-	ended := qp.Flushed
-	if qp.Connected && !qp.Dying.Load() {
-		qp.settleLocked()
-	}
-	qp.Mu.Unlock()
-	if ended {
-		qp.SendCQ.Dispatch() // posts that were flushed at once
-	}
 }
 
 // Reads is the number of Reads and atomics in flight; see verbs.Engine.

@@ -43,21 +43,6 @@ type Info struct {
 // window is how many packets may be in flight at most: rxe's own limit.
 const window = 128
 
-// hooks are what the connection manager tells a queue pair. forgotten is called once,
-// when the manager is done with the connection.
-func (qp *QP) hooks(forgotten func()) cm.Hooks {
-	return cm.Hooks{
-		Established: func() {
-			qp.Mu.Lock()
-			qp.rtu = true
-			qp.Mu.Unlock()
-			qp.kick()
-		},
-		Ended: qp.ended,
-		Gone:  forgotten,
-	}
-}
-
 // Pair is the engine of a queue pair, of any type.
 type Pair interface {
 	verbs.Engine
@@ -65,9 +50,7 @@ type Pair interface {
 	Info() Info
 	core() *base
 	service() mad.Service
-	hooks(forgotten func()) cm.Hooks
 	attach(*hostPort, *Params, link) error
-	begin(*cm.Conn, error) error
 }
 
 func (*QP) service() mad.Service { return mad.ServiceRC }
@@ -100,7 +83,7 @@ func Connect(ctx context.Context, qp Pair, to netip.AddrPort, p *Params) error {
 		Service: mad.ServiceOf(mad.ProtocolTCP, to.Port()), Transport: qp.service(), SrcPort: from, QPN: b.Num, PSN: uint32(psn),
 		ResponderResources: uint8(p.IRD), InitiatorDepth: uint8(p.ORD), RetryCount: uint8(p.Retries), RNRRetry: uint8(p.RNRRetries),
 		MTU: uint8(mtu), AckTimeout: p.AckTimeout, SRQ: b.SRQ != nil, Private: p.Private,
-	}, qp.hooks(forgotten))
+	}, b.hooks(forgotten))
 	if err != nil {
 		forgotten()
 		return hp.deaf(mad.GSIQPN, err)
@@ -117,7 +100,7 @@ func Connect(ctx context.Context, qp Pair, to netip.AddrPort, p *Params) error {
 		_ = conn.Refuse(mad.ReasonConsumer, nil)
 		return err
 	}
-	return qp.begin(conn, conn.Establish())
+	return b.begin(conn, conn.Establish())
 }
 
 // way opens the port that leads to a peer, and finds the path MTU.
@@ -177,7 +160,8 @@ func Join(qp Pair, psn uint32, peer Endpoint, p *Params) error {
 	if err := connectable(qp); err != nil {
 		return err
 	}
-	hp, mtu, err := qp.core().dev.way(peer.Addr, p)
+	b := qp.core()
+	hp, mtu, err := b.dev.way(peer.Addr, p)
 	if err != nil {
 		return err
 	}
@@ -191,7 +175,7 @@ func Join(qp Pair, psn uint32, peer Endpoint, p *Params) error {
 	if err != nil {
 		return err
 	}
-	return qp.begin(nil, nil)
+	return b.begin(nil, nil)
 }
 
 // servicePort is a port for a listener, of those that are handed out.
@@ -225,9 +209,9 @@ func (qp *QP) attach(hp *hostPort, p *Params, l link) error {
 		return err
 	}
 	qp.Mu.Lock()
-	if st := qp.StateLocked(); st != verbs.StateIdle || qp.Closed.Load() {
+	if err := qp.idleLocked(); err != nil {
 		qp.Mu.Unlock()
-		return fmt.Errorf("%w: queue pair %d is in state %v, a connection needs Idle", verbs.ErrState, qp.Num, st)
+		return err
 	}
 	qp.resp = rc.NewResponder(qp.QP, rc.Params{RemoteQPN: l.RemoteQPN, MTU: l.MTU, PSN: l.in, Resources: l.IRD, MinRNR: p.MinRNR})
 	qp.peer = l.Remote.Addr()
@@ -255,9 +239,6 @@ const never = 1000 * time.Hour
 
 // ackTimeout is what the exponent says (IBA vol. 1 §9.7.6.1.3).
 func ackTimeout(n uint8) time.Duration { return time.Duration(4096) << n }
-
-// begin starts the loop; see base.begin.
-func (qp *QP) begin(conn *cm.Conn, err error) error { return qp.base.begin(qp, conn, err) }
 
 // Listener takes connection requests for one port of rdma_cm's at one address.
 type Listener struct {
@@ -370,9 +351,9 @@ func (r *Request) Accept(qp Pair, p *Params) error {
 	conn, err := r.in.Accept(&cm.Reply{
 		QPN: b.Num, PSN: uint32(psn), ResponderResources: uint8(l.IRD), InitiatorDepth: uint8(l.ORD),
 		RNRRetry: uint8(p.RNRRetries), SRQ: b.SRQ != nil, Private: p.Private,
-	}, qp.hooks(forgotten))
+	}, b.hooks(forgotten))
 	if err != nil {
 		forgotten()
 	}
-	return qp.begin(conn, err)
+	return b.begin(conn, err)
 }

@@ -20,9 +20,6 @@ func (qp *QP) drainedLocked() bool {
 	return qp.emptyLocked() && !qp.resp.Pending()
 }
 
-// readyLocked says whether the peer is ready: it has said so, or sent a request.
-func (qp *QP) readyLocked() bool { return qp.heard || qp.rtu }
-
 // dueLocked says whether the pump is to go on.
 func (qp *QP) dueLocked() bool { return qp.more || qp.owed != 0 }
 
@@ -39,17 +36,6 @@ func (qp *QP) failedLocked() {
 	if err := qp.req.Err(); err != nil {
 		qp.FailLocked(qp.cause(err))
 	}
-}
-
-// ended is the manager's word that the connection is over.
-func (qp *QP) ended(err error) {
-	qp.Mu.Lock()
-	defer qp.Mu.Unlock()
-	if !qp.Connected {
-		return
-	}
-	qp.failedLocked() // what the peer said just before
-	qp.endedLocked(err)
 }
 
 // teardown ends the connection: the last thing that the loop does. The peer is told, and

@@ -1,10 +1,8 @@
 package roce
 
 import (
-	"fmt"
 	"net/netip"
 
-	"softiser/rdma/internal/roce/cm"
 	"softiser/rdma/internal/roce/message"
 	"softiser/rdma/internal/roce/packet"
 	"softiser/rdma/internal/verbs"
@@ -41,7 +39,7 @@ type Unreliable struct {
 // NewUnreliable is New for the types UC and UD.
 func NewUnreliable(d *Device, v *verbs.QP, datagrams bool) error {
 	u := &Unreliable{datagrams: datagrams}
-	if err := u.init(d, v); err != nil {
+	if err := u.init(d, v, u); err != nil {
 		return err
 	}
 	v.Engine = u
@@ -50,19 +48,6 @@ func NewUnreliable(d *Device, v *verbs.QP, datagrams bool) error {
 
 // Reads is 0: there are none; see verbs.Engine.
 func (u *Unreliable) Reads() int { return 0 }
-
-// Push sends what is queued; see verbs.Engine.
-func (u *Unreliable) Push() {
-	u.Mu.Lock()
-	ended := u.Flushed
-	if u.Connected && !u.Dying.Load() {
-		u.settleLocked()
-	}
-	u.Mu.Unlock()
-	if ended {
-		u.SendCQ.Dispatch() // posts that were flushed at once
-	}
-}
 
 // take takes one packet for the queue pair: the port's Handler.
 func (u *Unreliable) take(from netip.AddrPort, p *packet.Packet) {
@@ -100,10 +85,15 @@ func (u *Unreliable) batchEnd() {
 func (u *Unreliable) settleLocked() {
 	u.pumpLocked()
 	u.publishLocked()
+	u.failedLocked()
+	u.wakeLocked(u.drainedLocked())
+}
+
+// failedLocked ends the queue pair if its machine has come to an end.
+func (u *Unreliable) failedLocked() {
 	if err := u.m.err(); err != nil {
 		u.FailLocked(err)
 	}
-	u.wakeLocked(u.drainedLocked())
 }
 
 // pumpLocked sends packets. Their requests are over when the kernel has them.
@@ -151,9 +141,6 @@ func (u *Unreliable) publishLocked() {
 // drainedLocked says whether the end is to begin that was asked for.
 func (u *Unreliable) drainedLocked() bool { return u.emptyLocked() }
 
-// readyLocked says whether the peer is ready: it has said so, or sent a packet.
-func (u *Unreliable) readyLocked() bool { return u.heard }
-
 // dueLocked says whether the pump is to go on.
 func (u *Unreliable) dueLocked() bool { return u.more }
 
@@ -185,14 +172,3 @@ func (u *Unreliable) startLocked(hp *hostPort, i Info) (hook func()) {
 	u.wg.Add(1)
 	return u.SetState(verbs.StateRTS)
 }
-
-// idleLocked is an error unless the queue pair can be connected.
-func (u *Unreliable) idleLocked() error {
-	if st := u.StateLocked(); st != verbs.StateIdle || u.Closed.Load() {
-		return fmt.Errorf("%w: queue pair %d is in state %v, which has to be Idle", verbs.ErrState, u.Num, st)
-	}
-	return nil
-}
-
-// begin starts the loop; see base.begin.
-func (u *Unreliable) begin(conn *cm.Conn, err error) error { return u.base.begin(u, conn, err) }

@@ -256,9 +256,6 @@ func (k *perfKind) writeLatency() bool { return k.latency && k.op == rdma.OpWrit
 
 // measurePerftest is the client of a perftest server.
 func (p *perf) measurePerftest(ctx context.Context, host string) error {
-	if err := p.check(); err != nil {
-		return err
-	}
 	params, err := p.perftestParams()
 	if err != nil {
 		return err
@@ -321,12 +318,9 @@ func (p *perf) measurePerftest(ctx context.Context, host string) error {
 // servePerftest is the server of a perftest client, whose control connection has
 // arrived: it says nothing in its MPA Request.
 func (p *perf) servePerftest(ctx context.Context, dev *rdma.Device, ln *rdma.Listener, req *rdma.ConnRequest) error {
-	if err := p.check(); err != nil {
-		_ = req.Reject(nil)
-		return err
-	}
 	params, err := p.perftestParams()
 	if err != nil {
+		_ = req.Reject(nil)
 		return err
 	}
 	ctl, err := newPTControl(dev, false)
@@ -381,9 +375,12 @@ func (p *perf) servePerftest(ctx context.Context, dev *rdma.Device, ln *rdma.Lis
 	return res.print(p.out, p.json)
 }
 
-// perftestParams also settles the receives as perftest does: no more than there
+// perftestParams checks the flags, and settles the receives as perftest does: no more than there
 // are messages, and an even number.
 func (p *perf) perftestParams() (rdma.ConnParams, error) {
+	if err := p.check(); err != nil {
+		return rdma.ConnParams{}, err
+	}
 	switch {
 	case p.kind.op != rdma.OpSend:
 	case p.kind.latency:

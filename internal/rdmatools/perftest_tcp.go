@@ -179,9 +179,6 @@ func (c *ptTCP) close() {
 // exchangeTCP is one end of a test with a perftest without -R; the server's if server is
 // empty.
 func (p *perf) exchangeTCP(ctx context.Context, server string) error {
-	if err := p.check(); err != nil {
-		return err
-	}
 	params, err := p.perftestParams()
 	if err != nil {
 		return err

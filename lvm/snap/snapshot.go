@@ -276,44 +276,18 @@ func (n *Snapshot) LeaseWrite(l *blockdev.Lease, off int64, k int, m blockdev.Mo
 // direct lends the store's own memory; an exception never moves.
 func (n *Snapshot) direct(l *blockdev.Lease, off int64, k int, m blockdev.Mode, write bool) error {
 	st := n.st
-	under, segs := l.Priv.Under[:0], l.Segs[:0]
-	direct := true
+	swap.BeginThrough(l)
 	n.set.mu.RLock()
 	err := st.pieces(off, int64(k), func(to uint64, _ bool, at, k int64) error {
-		u := grow(&under)
-		pos := int64(to)*st.chunk + at%st.chunk
-		var err error
-		if write {
-			err = st.dev.LeaseWrite(u, pos, int(k), m)
-		} else {
-			err = st.dev.LeaseRead(u, pos, int(k), m)
-		}
-		if err != nil {
-			under = under[:len(under)-1]
-			return err
-		}
-		direct = direct && u.Direct
-		segs = append(segs, u.Segs...)
-		return nil
+		return swap.AddThrough(l, st.dev, int64(to)*st.chunk+at%st.chunk, int(k), m, write)
 	})
 	n.set.mu.RUnlock()
-	l.Priv.Under, l.Segs = under, segs
 	if err != nil {
 		swap.EndThrough(l)
 		return err
 	}
-	l.Off, l.Len, l.Write, l.Direct, l.Owner = off, k, write, direct, n
+	l.Off, l.Len, l.Write, l.Owner = off, k, write, n
 	return nil
-}
-
-// grow appends a lease that keeps the memory of its last use.
-func grow(u *[]blockdev.Lease) *blockdev.Lease {
-	if n := len(*u); n < cap(*u) {
-		*u = (*u)[:n+1]
-	} else {
-		*u = append(*u, blockdev.Lease{})
-	}
-	return &(*u)[len(*u)-1]
 }
 
 // CommitLease implements blockdev.Lender.

@@ -62,8 +62,7 @@ var errNotOwn = errors.New("thin: block is not the device's own")
 
 // direct takes leases on the data device for the mapped pieces.
 func (d *Device) direct(l *blockdev.Lease, off int64, n int, m blockdev.Mode, write bool) error {
-	under, segs := l.Priv.Under[:0], l.Segs[:0]
-	direct := true
+	swap.BeginThrough(l)
 	err := d.each(off, int64(n), func(vb uint64, in, _, k int64) error {
 		x, err := d.find(vb, m)
 		if err != nil {
@@ -73,35 +72,16 @@ func (d *Device) direct(l *blockdev.Lease, off int64, n int, m blockdev.Mode, wr
 			return errNotOwn
 		}
 		if !x.ok {
-			segs = blockdev.Zeroes(segs, k)
+			l.Segs = blockdev.Zeroes(l.Segs, k)
 			return nil
 		}
-		if i := len(under); i < cap(under) {
-			under = under[:i+1]
-		} else {
-			under = append(under, blockdev.Lease{})
-		}
-		u := &under[len(under)-1]
-		pos := int64(x.data)*d.p.chunk + in
-		if write {
-			err = d.p.cfg.Data.LeaseWrite(u, pos, int(k), m)
-		} else {
-			err = d.p.cfg.Data.LeaseRead(u, pos, int(k), m)
-		}
-		if err != nil {
-			under = under[:len(under)-1]
-			return err
-		}
-		direct = direct && u.Direct
-		segs = append(segs, u.Segs...)
-		return nil
+		return swap.AddThrough(l, d.p.cfg.Data, int64(x.data)*d.p.chunk+in, int(k), m, write)
 	})
-	l.Priv.Under, l.Segs = under, segs
 	if err != nil {
 		swap.EndThrough(l)
 		return err
 	}
-	l.Off, l.Len, l.Write, l.Direct, l.Owner = off, n, write, direct, d
+	l.Off, l.Len, l.Write, l.Owner = off, n, write, d
 	return nil
 }
 

@@ -5,24 +5,44 @@ import "softiser/blockdev"
 // Through fills l with a lease on dev, kept below l in its own state, so that
 // owner sees it come back. End it with EndThrough.
 func Through(l *blockdev.Lease, owner blockdev.Lender, dev blockdev.Device, off int64, n int, m blockdev.Mode, write bool) error {
-	if cap(l.Priv.Under) == 0 {
-		l.Priv.Under = make([]blockdev.Lease, 1)
-	}
-	l.Priv.Under = l.Priv.Under[:1]
-	u := &l.Priv.Under[0]
-	var err error
-	if write {
-		err = dev.LeaseWrite(u, off, n, m)
-	} else {
-		err = dev.LeaseRead(u, off, n, m)
-	}
-	if err != nil {
-		l.Priv.Under = l.Priv.Under[:0]
+	BeginThrough(l)
+	if err := AddThrough(l, dev, off, n, m, write); err != nil {
 		return err
 	}
-	l.Segs = append(l.Segs[:0], u.Segs...)
-	l.Off, l.Len, l.Write, l.Direct, l.Owner = off, n, write, u.Direct, owner
+	l.Off, l.Len, l.Write, l.Owner = off, n, write, owner
 	return nil
+}
+
+// BeginThrough begins a lease that several devices lend, each a part of it. AddThrough adds these in
+// their order; then the caller says of l what it is, and whose. When one fails EndThrough gives the others back.
+func BeginThrough(l *blockdev.Lease) {
+	l.Priv.Under, l.Segs, l.Direct = l.Priv.Under[:0], l.Segs[:0], true
+}
+
+// AddThrough has dev lend the next part of l, which is at off there. The lease below l has the slices of an old
+// one, if there is any.
+func AddThrough(l *blockdev.Lease, dev blockdev.Device, off int64, n int, m blockdev.Mode, write bool) error {
+	i := len(l.Priv.Under)
+	if i < cap(l.Priv.Under) {
+		l.Priv.Under = l.Priv.Under[:i+1]
+	} else {
+		l.Priv.Under = append(l.Priv.Under, blockdev.Lease{})
+	}
+	u := &l.Priv.Under[i]
+	if err := Lend(u, dev, off, n, m, write); err != nil {
+		l.Priv.Under = l.Priv.Under[:i]
+		return err
+	}
+	l.Segs, l.Direct = append(l.Segs, u.Segs...), l.Direct && u.Direct
+	return nil
+}
+
+// Lend is a LeaseWrite of dev, or else a LeaseRead.
+func Lend(l *blockdev.Lease, dev blockdev.Device, off int64, n int, m blockdev.Mode, write bool) error {
+	if write {
+		return dev.LeaseWrite(l, off, n, m)
+	}
+	return dev.LeaseRead(l, off, n, m)
 }
 
 // EndThrough releases the leases below l.

@@ -1,6 +1,9 @@
 package table
 
-import "softiser/blockdev"
+import (
+	"softiser/blockdev"
+	"softiser/lvm/internal/swap"
+)
 
 // LeaseRead implements blockdev.Device.
 func (d *Device) LeaseRead(l *blockdev.Lease, off int64, n int, m blockdev.Mode) error {
@@ -19,11 +22,9 @@ func (d *Device) LeaseWrite(l *blockdev.Lease, off int64, n int, m blockdev.Mode
 }
 
 // lease has the disk fill l where one piece holds the range. Otherwise it takes
-// one lower lease for each piece, in l.Priv.Under, whose memory is kept from use
-// to use.
+// one lower lease for each piece.
 func (d *Device) lease(l *blockdev.Lease, off int64, n int, m blockdev.Mode, write bool) error {
-	under, segs := l.Priv.Under[:0], l.Segs[:0]
-	direct := true
+	swap.BeginThrough(l)
 	at, left := off, int64(n)
 	for i := -1; left > 0; {
 		if i < 0 || at >= d.runs[i].start+d.runs[i].Len {
@@ -33,43 +34,24 @@ func (d *Device) lease(l *blockdev.Lease, off int64, n int, m blockdev.Mode, wri
 		if s.Disk && k == int64(n) {
 			return d.whole(l, s.Dev, off, pos, n, m, write)
 		}
-		if len(under) < cap(under) {
-			under = under[:len(under)+1] // an old element, whose slices are reused
-		} else {
-			under = append(under, blockdev.Lease{})
-		}
-		u := &under[len(under)-1]
-		if err := lend(u, s.Dev, pos, int(k), m, write); err != nil {
-			for j := range under[:len(under)-1] {
-				under[j].Release()
-			}
-			l.Priv.Under, l.Segs = under[:0], segs[:0]
+		if err := swap.AddThrough(l, s.Dev, pos, int(k), m, write); err != nil {
+			swap.EndThrough(l)
 			return err
 		}
-		direct = direct && u.Direct
-		segs = append(segs, u.Segs...)
 		at, left = at+k, left-k
 	}
-	l.Priv.Under, l.Segs = under, segs
-	l.Off, l.Len, l.Write, l.Direct, l.Owner = off, n, write, direct, d
+	l.Off, l.Len, l.Write, l.Owner = off, n, write, d
 	return nil
 }
 
 // whole is a lease that the disk fills; only its offset is another there.
 func (d *Device) whole(l *blockdev.Lease, dev blockdev.Device, off, pos int64, n int, m blockdev.Mode, write bool) error {
-	if err := lend(l, dev, pos, n, m, write); err != nil {
+	if err := swap.Lend(l, dev, pos, n, m, write); err != nil {
 		return err
 	}
 	l.Priv.Via, l.Priv.Shift = l.Owner, pos-off
 	l.Off, l.Owner = off, d
 	return nil
-}
-
-func lend(l *blockdev.Lease, dev blockdev.Device, off int64, n int, m blockdev.Mode, write bool) error {
-	if write {
-		return dev.LeaseWrite(l, off, n, m)
-	}
-	return dev.LeaseRead(l, off, n, m)
 }
 
 // CommitLease implements blockdev.Lender.
@@ -80,12 +62,7 @@ func (d *Device) CommitLease(l *blockdev.Lease, fua bool) error {
 		l.Off -= l.Priv.Shift
 		return err
 	}
-	for i := range l.Priv.Under {
-		if err := l.Priv.Under[i].Commit(fua); err != nil {
-			return err
-		}
-	}
-	return nil
+	return swap.CommitThrough(l, fua)
 }
 
 // CommitBlocks implements blockdev.Lender.
@@ -96,12 +73,7 @@ func (d *Device) CommitBlocks(l *blockdev.Lease, fua bool) bool {
 		l.Off -= l.Priv.Shift
 		return blocks
 	}
-	for i := range l.Priv.Under {
-		if l.Priv.Under[i].MayBlock(fua) {
-			return true
-		}
-	}
-	return false
+	return swap.BlocksThrough(l, fua)
 }
 
 // ReleaseLease implements blockdev.Lender.
@@ -112,8 +84,5 @@ func (d *Device) ReleaseLease(l *blockdev.Lease) {
 		v.ReleaseLease(l)
 		return
 	}
-	for i := range l.Priv.Under {
-		l.Priv.Under[i].Release()
-	}
-	l.Priv.Under, l.Segs = l.Priv.Under[:0], l.Segs[:0]
+	swap.EndThrough(l)
 }

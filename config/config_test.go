@@ -292,6 +292,17 @@ func TestSecretsAreReadAndNotPrinted(t *testing.T) {
 	}
 }
 
+// A CHAP secret can be found by trial from one login that somebody has recorded, unless it is long.
+func TestShortSecret(t *testing.T) {
+	text := strings.Replace(head, "    luns:", "    auth: {method: chap, users: [{name: u, secret_env: SOFTISER_TEST_SECRET}]}\n    luns:", 1)
+	for secret, ok := range map[string]bool{"eleven byte": false, "twelve bytes": true} {
+		t.Setenv("SOFTISER_TEST_SECRET", secret)
+		if _, err := Parse([]byte(text), "x.yaml"); (err == nil) != ok || err != nil && !strings.Contains(err.Error(), "the secret has 11 bytes") {
+			t.Errorf("%q: %v", secret, err)
+		}
+	}
+}
+
 // What check prints is itself a configuration that means the same.
 func TestPrintedConfigurationLoads(t *testing.T) {
 	const nothing = "# nothing is configured\n"

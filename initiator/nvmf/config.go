@@ -152,7 +152,6 @@ const (
 	adminDepth    = 31 // commands outstanding on the admin queue
 	firstRetry    = 100 * time.Millisecond
 	refusedRetry  = 800 * time.Millisecond // while nobody listens there
-	maxEvents     = 4                      // Asynchronous Event Requests outstanding
 	maxNamespaces = 1 << 16
 )
 

@@ -12,9 +12,7 @@ import (
 const (
 	fileHeader   = 24
 	packetHeader = 16
-	ethernet     = 14
 	ipv4         = 20
-	ipv6         = 40
 	tcp          = 20
 	synOptions   = 8
 

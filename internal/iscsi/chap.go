@@ -99,18 +99,6 @@ func (Secret) Format(f fmt.State, _ rune) { io.WriteString(f, "(secret)") }
 // MarshalText hides the secret from encoders.
 func (Secret) MarshalText() ([]byte, error) { return []byte("(secret)"), nil }
 
-// MinSecretLen is the length below which a secret can be guessed off line: 96
-// bits (RFC 7143 §9.2.1).
-const MinSecretLen = 12
-
-// Advice says what is weak about the secret, or nothing.
-func (s Secret) Advice() string {
-	if len(s) < MinSecretLen {
-		return fmt.Sprintf("a CHAP secret of %d bytes can be found by trial from one captured login; use at least %d random ones", len(s), MinSecretLen)
-	}
-	return ""
-}
-
 // CHAPResponse computes H(id ‖ secret ‖ challenge).
 func CHAPResponse(a CHAPAlgorithm, id byte, s Secret, challenge []byte) []byte {
 	h := a.new()

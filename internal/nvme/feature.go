@@ -93,10 +93,6 @@ const (
 	ResvMaskPreempted             uint32 = 1 << 3
 )
 
-// HostBehaviorLen is the length of the data of the feature Host Behavior Support,
-// bytes.
-const HostBehaviorLen = 512
-
 // EventKind is the type of an asynchronous event.
 type EventKind uint8
 

@@ -36,9 +36,6 @@ func (c DatasetManagement) Deallocate() bool { return c.CDW(11)&attrDeallocate !
 // DSMRangeLen is the length of a range of Dataset Management, bytes.
 const DSMRangeLen = 16
 
-// MaxDSMRanges is the most ranges that one Dataset Management command has.
-const MaxDSMRanges = 256
-
 // BlockRange is a range of blocks.
 type BlockRange struct {
 	LBA    uint64

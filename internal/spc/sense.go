@@ -59,11 +59,8 @@ type Sense struct {
 	Progress      uint16
 }
 
-// Longest sense data that AppendFixed and AppendDescriptor make.
-const (
-	FixedSenseLen      = 18
-	DescriptorSenseMax = 8 + 12 + 8
-)
+// FixedSenseLen is the length of the sense data that AppendFixed makes.
+const FixedSenseLen = 18
 
 // AppendFixed adds s in fixed format (SPC-4 §4.5.3):
 //

@@ -35,6 +35,5 @@ const (
 	entrySize  = 16
 	minChunk   = 512
 	maxChunk   = 1 << 26
-	headerLen  = 16
 	firstChunk = 2 // first data chunk
 )

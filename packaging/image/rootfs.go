@@ -18,11 +18,8 @@ const (
 	group = 65532
 )
 
-// What the target writes to: state and volumes, and the admin socket.
-const (
-	stateDir = "/var/lib/softiser"
-	runDir   = "/run/softiser"
-)
+// stateDir is where the target writes its state, and volumes are.
+const stateDir = "/var/lib/softiser"
 
 // entry is a folder (its name ends with a slash) or a file.
 type entry struct {

@@ -51,12 +51,6 @@ func (p *burstPool) put(b []byte) {
 	}
 }
 
-func (p *burstPool) outstanding() int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.out
-}
-
 // dropBurstLocked gives the collected data of k back. The caller holds sess.mu.
 func (k *task) dropBurstLocked() {
 	if k.unsol.buf != nil {

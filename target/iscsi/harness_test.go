@@ -233,3 +233,10 @@ func (s *server) session(kv ...string) *rawInitiator {
 
 // eventually waits for a condition that another goroutine brings about.
 var eventually = await.True
+
+// outstanding is how many buffers have not come back.
+func (p *burstPool) outstanding() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.out
+}

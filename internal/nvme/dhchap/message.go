@@ -100,7 +100,6 @@ func failf(r Reason, format string, args ...any) *Error {
 }
 
 const (
-	msgHeader     = 6 // type, id, reserved, transaction
 	negotiateLen  = 72
 	failureLen    = 8
 	fixedLen      = 16 // of the messages of DH-HMAC-CHAP

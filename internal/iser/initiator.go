@@ -5,16 +5,9 @@ import (
 
 	"softiser/internal/iscsi"
 	"softiser/internal/rdmamsg"
+	"softiser/internal/segs"
 	"softiser/rdma"
 )
-
-func size(segs [][]byte) uint64 {
-	n := uint64(0)
-	for _, s := range segs {
-		n += uint64(len(s))
-	}
-	return n
-}
 
 // sendInitiatorLocked queues a PDU of the initiator. A SCSI Command opens the
 // windows over its buffers; its unsolicited data is copied, so that the memory is
@@ -29,7 +22,7 @@ func (c *Conn) sendInitiatorLocked(p *iscsi.PDU) error {
 		c.pump.Send(m)
 		return nil
 	}
-	itt, out, in := p.BHS.ITT(), size(b.Out), size(b.In)
+	itt, out, in := p.BHS.ITT(), uint64(segs.Total(b.Out)), uint64(segs.Total(b.In))
 	switch {
 	case c.tasks.find(itt) != nil:
 		return fmt.Errorf("iser: task tag %#x is in use", itt)

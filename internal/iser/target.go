@@ -5,6 +5,7 @@ import (
 
 	"softiser/internal/iscsi"
 	"softiser/internal/rdmamsg"
+	"softiser/internal/segs"
 	"softiser/rdma"
 )
 
@@ -60,11 +61,7 @@ func (c *Conn) messageLocked(h *header, p *iscsi.PDU) *rdmamsg.Message {
 
 // checkTransfer checks what the upper layer passes down.
 func checkTransfer(what string, x *iscsi.Transfer, stag uint32) error {
-	n := uint64(0)
-	for _, s := range x.Segs {
-		n += uint64(len(s))
-	}
-	switch {
+	switch n := uint64(segs.Total(x.Segs)); {
 	case n != uint64(x.Len) || x.Len > ^uint32(0)-x.Offset:
 		return fmt.Errorf("iser: %s of %d bytes at %d over segments of %d bytes", what, x.Len, x.Offset, n)
 	case stag == 0 && x.Len > 0:

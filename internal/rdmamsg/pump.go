@@ -285,7 +285,7 @@ func (p *Pump) Pump(reads bool) {
 		return
 	}
 	p.to = rdma.Post(p.qp) // once for all of them
-	p.pumpLocked()
+	p.pumpSends()
 	if reads {
 		p.pumpReads()
 	}
@@ -296,8 +296,8 @@ func (p *Pump) Pump(reads bool) {
 	}
 }
 
-// pumpLocked moves messages and Puts into the send queue, which Pump has, as for enqueue.
-func (p *Pump) pumpLocked() {
+// pumpSends moves messages and Puts into the send queue, which Pump has.
+func (p *Pump) pumpSends() {
 	for p.pend.head != nil && p.out < SendDepth {
 		o := p.pend.head
 		if p.Hold && !o.First {

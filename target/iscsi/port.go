@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"softiser/internal/iscsi"
+	"softiser/internal/segs"
 	"softiser/target/scsi"
 	"softiser/target/volume"
 )
@@ -54,14 +55,6 @@ type getState struct {
 	since   time.Duration // since Frontend.epoch
 }
 
-func segsLen(segs [][]byte) int {
-	n := 0
-	for _, s := range segs {
-		n += len(s)
-	}
-	return n
-}
-
 // cutSegs appends to dst the slices that make up n bytes of segs from pos on.
 func cutSegs(dst, segs [][]byte, pos, n int) [][]byte {
 	for _, s := range segs {
@@ -82,8 +75,8 @@ func cutSegs(dst, segs [][]byte, pos, n int) [][]byte {
 }
 
 // DataIn implements scsi.Port.
-func (k *task) DataIn(_ *scsi.Task, off uint32, segs [][]byte) error {
-	n := segsLen(segs)
+func (k *task) DataIn(_ *scsi.Task, off uint32, list [][]byte) error {
+	n := segs.Total(list)
 	if off > k.scsi.InLen || uint64(n) > uint64(k.scsi.InLen-off) {
 		return errDataOverrun
 	}
@@ -92,7 +85,7 @@ func (k *task) DataIn(_ *scsi.Task, off uint32, segs [][]byte) error {
 	}
 	s := k.session()
 	s.mu.Lock()
-	err := k.dataInLocked(off, segs, n)
+	err := k.dataInLocked(off, list, n)
 	s.mu.Unlock()
 	return err
 }
@@ -169,7 +162,7 @@ func (k *task) putDoneLocked() {
 	case len(in.line) > 0:
 		p := in.line[0]
 		in.line = in.line[:copy(in.line, in.line[1:])]
-		in.fail(k.startPutLocked(p.off, p.segs, segsLen(p.segs)))
+		in.fail(k.startPutLocked(p.off, p.segs, segs.Total(p.segs)))
 	default:
 		in.busy = false
 	}
@@ -188,8 +181,8 @@ func (in *putState) fail(err error) {
 }
 
 // DataOut implements scsi.Port.
-func (k *task) DataOut(_ *scsi.Task, off uint32, segs [][]byte) error {
-	n := segsLen(segs)
+func (k *task) DataOut(_ *scsi.Task, off uint32, list [][]byte) error {
+	n := segs.Total(list)
 	if off > k.scsi.OutLen || uint64(n) > uint64(k.scsi.OutLen-off) {
 		return errDataOverrun
 	}
@@ -204,7 +197,7 @@ func (k *task) DataOut(_ *scsi.Task, off uint32, segs [][]byte) error {
 		s.mu.Unlock()
 		return errDataOutBusy
 	}
-	out.off, out.segs, out.pos, out.len, out.running = off, segs, 0, n, true
+	out.off, out.segs, out.pos, out.len, out.running = off, list, 0, n, true
 	out.since = s.srv.now()
 	k.pins++ // the copy below runs without the lock
 	s.mu.Unlock()

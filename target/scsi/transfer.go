@@ -3,6 +3,7 @@ package scsi
 import (
 	"math"
 
+	"softiser/internal/segs"
 	"softiser/internal/spc"
 	"softiser/target/volume"
 )
@@ -108,10 +109,7 @@ func (d *transfer) param() []byte {
 // send gives segs to the port as all of the Data-In.
 func (d *transfer) send() bool {
 	t := d.t
-	n := uint32(0)
-	for _, s := range d.segs {
-		n += uint32(len(s))
-	}
+	n := uint32(segs.Total(d.segs))
 	t.Op.Stamp(volume.Leased)
 	if err := t.Port.DataIn(t, 0, d.segs); err != nil {
 		t.fail(spc.KeyAborted, spc.ASCDataPhase)

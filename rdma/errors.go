@@ -48,7 +48,7 @@ type TerminateError struct {
 	Remote bool   // the peer found the error and told us; otherwise we found it
 	Layer  uint8  // 0 RDMAP, 1 DDP, 2 MPA (RFC 5040 figure 9)
 	EType  uint8  // error type within the layer
-	Code   uint8  // error code within the type (RFC 5040 §4.8, RFC 5041 §7, RFC 5044 §8)
+	Code   uint8  // error code within the type (RFC 5040 §4.8, RFC 5041 §7.2, RFC 5044 §8)
 	Detail string // what was wrong, known at the side that found it
 }
 

@@ -5,9 +5,9 @@ import "sync"
 // QPStats count what a queue pair did. Snapshots are taken by QP.Stats; the
 // figures are brought up to date at the end of each batch.
 type QPStats struct {
-	WireOut, WireIn             uint64 // bytes of the stream in RDMA mode
+	WireOut, WireIn             uint64 // bytes of the stream in RDMA mode; over RoCE: of packets, from their base header on
 	SendCalls, RecvCalls        uint64 // system calls that moved data; over RoCE: batches of packets
-	FPDUsOut                    uint64 // frames of MPA
+	FPDUsOut                    uint64 // frames of MPA; over RoCE: packets
 	BytesOut, BytesIn           uint64 // payload
 	SendsOut                    uint64 // messages, Immediate Data included
 	ReadRequestsOut             uint64

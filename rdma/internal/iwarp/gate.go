@@ -18,7 +18,7 @@ import (
 const causeNone wire.Cause = 0xffff
 
 // faultCauses are the causes in terms of RDMAP (RFC 5040 §4.8), and in those of DDP
-// for a tagged segment (RFC 5041 §6.2). DDP has no code for missing rights: to the
+// for a tagged segment (RFC 5041 §7.2). DDP has no code for missing rights: to the
 // peer, memory that it may not write does not exist.
 var faultCauses = [...]struct{ rdmap, tagged wire.Cause }{
 	mem.None:     {causeNone, causeNone},

@@ -48,7 +48,7 @@ func TestReadQueueWrap(t *testing.T) {
 	}
 }
 
-// Message sequence numbers wrap at 2^32 (RFC 5041 §5.2).
+// Message sequence numbers wrap at 2^32 (RFC 5041 §4.3).
 func TestMSNWrapReceive(t *testing.T) {
 	r := newRig(t, true)
 	r.msn, r.qp.rx.msn[wire.QNSend] = 0xfffffffe, 0xfffffffe

@@ -222,7 +222,7 @@ func TestTableFull(t *testing.T) {
 }
 
 // TestIndexesAreDrawn: the STags of one table tell nothing about those of another, or about the next
-// ones (RFC 5041 §8.2).
+// ones (RFC 5040 §8.1.1).
 func TestIndexesAreDrawn(t *testing.T) {
 	const n = 32
 	var d Domain

@@ -1,7 +1,7 @@
 package wire
 
 // Control is the first two bytes of every ULPDU: the DDP control byte (RFC 5041
-// §4.1, §4.2) and the RDMAP control byte (RFC 5040 §4.3).
+// §4.1) and the RDMAP control byte (RFC 5040 §4.1).
 //
 //	  DDP control          RDMAP control
 //	 7 6 5 4 3 2 1 0      7 6 5 4 3 2 1 0
@@ -21,7 +21,7 @@ const (
 	ctrlOp     Control = 0x000f
 
 	DDPVersion   = 1 // RFC 5041 §4.1
-	RDMAPVersion = 1 // RFC 5040 §4.3
+	RDMAPVersion = 1 // RFC 5040 §4.1
 )
 
 // Ctrl builds the control word of op.

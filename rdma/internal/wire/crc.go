@@ -19,7 +19,7 @@ func AppendCRC(b []byte, crc uint32) []byte { return binary.LittleEndian.AppendU
 func GetCRC(b []byte) uint32 { return binary.LittleEndian.Uint32(b) }
 
 // AppendFPDU appends a whole FPDU around ulpdu, for tests and for small control
-// messages; the data path builds FPDUs in place. ulpdu must fit MaxULPDURecv.
+// messages; the data path builds FPDUs in place. ulpdu must fit the length field.
 func AppendFPDU(b, ulpdu []byte, crc bool) []byte {
 	start := len(b)
 	b = binary.BigEndian.AppendUint16(b, uint16(len(ulpdu)))

@@ -4,16 +4,15 @@ import "encoding/binary"
 
 // Sizes in bytes.
 const (
-	LenField     = 2  // ULPDU_Length
-	CRCLen       = 4  // CRC32C behind the pad
-	TaggedLen    = 14 // DDP header of a tagged segment, control word included
-	UntaggedLen  = 18 // DDP header of an untagged segment, control word included
-	MaxHdr       = LenField + UntaggedLen + AtomicReqLen
-	MaxULPDU     = 64768 // RFC 5044 §5: largest ULPDU that MPA accepts to send
-	MaxULPDURecv = 65535 // what the length field can say
+	LenField    = 2  // ULPDU_Length
+	CRCLen      = 4  // CRC32C behind the pad
+	TaggedLen   = 14 // DDP header of a tagged segment, control word included
+	UntaggedLen = 18 // DDP header of an untagged segment, control word included
+	MaxHdr      = LenField + UntaggedLen + AtomicReqLen
+	MaxULPDU    = 64768 // RFC 5044 §5: largest ULPDU that MPA accepts to send
 )
 
-// Tagged is the DDP header of a tagged segment (RFC 5041 §4.1) behind the
+// Tagged is the DDP header of a tagged segment (RFC 5041 §4.2) behind the
 // ULPDU_Length.
 //
 //	 0                   1                   2                   3
@@ -48,14 +47,14 @@ func (h *Tagged) Parse(b []byte) {
 	h.TO = binary.BigEndian.Uint64(b[6:])
 }
 
-// Untagged is the DDP header of an untagged segment (RFC 5041 §4.2).
+// Untagged is the DDP header of an untagged segment (RFC 5041 §4.3).
 //
 //	 0                   1                   2                   3
 //	 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
 //	                                +-------------------------------+
 //	                                |            control            |
 //	+-------------------------------+-------------------------------+
-//	|       RsvdULP: Invalidate STag (RFC 5040 §4.4), else 0        |
+//	|       RsvdULP: Invalidate STag (RFC 5040 §4.1), else 0        |
 //	+---------------------------------------------------------------+
 //	|                         Queue Number                          |
 //	+---------------------------------------------------------------+

@@ -1,7 +1,7 @@
 package wire
 
 // Opcode is the RDMAP message type, the low four bits of the RDMAP control byte
-// (RFC 5040 §4.3 figure 4, RFC 7306 §4 and §5 figure 1).
+// (RFC 5040 §4.1, RFC 7306 §4 and §5 figure 1).
 type Opcode uint8
 
 // RDMAP opcodes. 12 to 14 are unassigned, 15 is for experiments (RFC 6580).

@@ -28,7 +28,7 @@ func (l Layer) String() string {
 	return fmt.Sprintf("layer %d", uint8(l))
 }
 
-// Error types within a layer (RFC 5040 §4.8, RFC 5041 §6.2, RFC 5044 §8).
+// Error types within a layer (RFC 5040 §4.8, RFC 5041 §7.2, RFC 5044 §8).
 const (
 	ETypeCatastrophic = 0 // RDMAP and DDP: local catastrophic error
 	ETypeProtection   = 1 // RDMAP: remote protection error
@@ -56,7 +56,7 @@ func (c Cause) EType() uint8 { return uint8(c>>8) & 15 }
 // Code is the error code within the type.
 func (c Cause) Code() uint8 { return uint8(c) }
 
-// Causes by name: RFC 5040 §4.8, RFC 5041 §6.2, RFC 5044 §8, RFC 6581 §8.
+// Causes by name: RFC 5040 §4.8, RFC 5041 §7.2, RFC 5044 §8, RFC 6581 §8.
 const (
 	CauseLocal Cause = 0x00ff // RDMAP local catastrophic error
 

@@ -8,7 +8,7 @@ import (
 	"sync"
 
 	"softiser/blockdev"
-	"softiser/internal/turns"
+	"softiser/internal/namelock"
 	"softiser/lvm/internal/ondisk"
 	"softiser/lvm/vg"
 )
@@ -46,7 +46,7 @@ func (s *Spec) stored() int64 {
 type Manager struct {
 	Config Config
 
-	turns turns.Of[string] // of the groups
+	turns namelock.Turns[string] // of the groups
 
 	mu       sync.Mutex // guards what follows
 	groups   map[string]*Group

@@ -123,7 +123,7 @@ func (r *request) release() {
 	r.Release()
 }
 
-// Release of volume.Op, and Step, Via and Cancel below, are what the task set sees.
+// Release of volume.Op, and Step, Via, Describe and Cancel below, are what the task set sees.
 
 // Step implements volume.Request.
 func (r *request) Step(why volume.Cause) {

@@ -12,7 +12,7 @@ import (
 
 	"softiser/blockdev"
 	"softiser/config"
-	"softiser/internal/turns"
+	"softiser/internal/namelock"
 	"softiser/target"
 	"softiser/target/scsi"
 	"softiser/target/volume"
@@ -24,7 +24,7 @@ type mapping struct {
 	*common
 	groups *groups
 
-	turns turns.Of[place]
+	turns namelock.Turns[place]
 
 	mu sync.Mutex // guards what follows
 	// leaving are targets and subsystems, and leavingPlaces LUNs and namespaces, whose

@@ -15,7 +15,7 @@ import (
 
 	"softiser/blockdev"
 	"softiser/config"
-	"softiser/internal/turns"
+	"softiser/internal/namelock"
 )
 
 // openVolume is a volume and the places that it is served at. Guarded by volumes.mu but
@@ -32,8 +32,8 @@ type volumes struct {
 	store func(config.Volume) (blockdev.Device, error) // opens one
 	log   *zap.Logger
 
-	turns turns.Of[string] // who has that of a name may open, resize or close its volume
-	asked asked            // in such turns
+	turns namelock.Turns[string] // who has that of a name may open, resize or close its volume
+	asked asked                  // in such turns
 
 	mu     sync.Mutex // guards what follows; never held while storage is asked for something
 	byName map[string]*openVolume

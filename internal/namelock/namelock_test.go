@@ -1,4 +1,4 @@
-package turns
+package namelock
 
 import (
 	"context"
@@ -14,13 +14,13 @@ import (
 // One at a time has the turn of a name; another name's does not wait for it.
 func TestOneAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var o Of[string]
-		end := o.Begin("a")
-		o.Begin("b")()
+		var ts Turns[string]
+		end := ts.Begin("a")
+		ts.Begin("b")()
 		var began atomic.Int32
 		for range 3 {
 			go func() {
-				defer o.Begin("a")()
+				defer ts.Begin("a")()
 				began.Add(1)
 				time.Sleep(time.Second)
 			}()
@@ -30,7 +30,7 @@ func TestOneAtATime(t *testing.T) {
 			if got := began.Load(); got != want {
 				t.Errorf("%d have begun, want %d", got, want)
 			}
-			if got := o.Names(); !slices.Equal(got, []string{"a"}) {
+			if got := ts.Names(); !slices.Equal(got, []string{"a"}) {
 				t.Errorf("turns of %v", got)
 			}
 			if want == 0 {
@@ -40,7 +40,7 @@ func TestOneAtATime(t *testing.T) {
 			}
 			synctest.Wait()
 		}
-		if got := o.Names(); len(got) > 0 {
+		if got := ts.Names(); len(got) > 0 {
 			t.Errorf("turns of %v are kept", got)
 		}
 	})
@@ -50,29 +50,29 @@ func TestOneAtATime(t *testing.T) {
 // waiting, and a turn that nobody has is given whatever the context says.
 func TestPatience(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var o Of[int]
-		end := o.Begin(1)
+		var ts Turns[int]
+		end := ts.Begin(1)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		var wg sync.WaitGroup
 		wg.Go(func() {
-			if _, err := o.BeginWithin(ctx, 1); !errors.Is(err, context.DeadlineExceeded) {
+			if _, err := ts.BeginWithin(ctx, 1); !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("of a turn that is not over: %v", err)
 			}
 		})
-		wg.Go(func() { o.Begin(1)() })
+		wg.Go(func() { ts.Begin(1)() })
 		time.Sleep(time.Second)
 		synctest.Wait()
 		end()
 		wg.Wait()
 		for range 20 {
-			end, err := o.BeginWithin(ctx, 1)
+			end, err := ts.BeginWithin(ctx, 1)
 			if err != nil {
 				t.Fatalf("a turn that nobody has: %v", err)
 			}
 			end()
 		}
-		if got := o.Names(); len(got) > 0 {
+		if got := ts.Names(); len(got) > 0 {
 			t.Errorf("turns of %v are kept", got)
 		}
 	})

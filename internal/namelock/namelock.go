@@ -1,4 +1,4 @@
-// Package turns lets one at a time do something with what has a name, and others with what has
+// Package namelock lets one at a time do something with what has a name, and others with what has
 // another one.
 //
 // A mutex would do if there were one thing, or if nobody stayed long. Here who has a turn opens storage,
@@ -7,7 +7,7 @@
 //
 // What may have a turn need not exist yet: who makes a volume has the turn of its name first. So turns are
 // kept by names, and one that nobody has or awaits is forgotten.
-package turns
+package namelock
 
 import (
 	"context"
@@ -16,28 +16,28 @@ import (
 	"sync"
 )
 
-// Of are the turns of things that K names. The zero value is ready.
-type Of[K comparable] struct {
+// Turns are those of things that K names. The zero value is ready.
+type Turns[K comparable] struct {
 	mu    sync.Mutex // guards what follows; nobody waits while holding it
 	turns map[K]*turn
 }
 
 type turn struct {
 	held  chan struct{} // full while somebody has it
-	users int           // who has or awaits it; guarded by Of.mu
+	users int           // who has or awaits it; guarded by Turns.mu
 }
 
 // Begin waits for the turn of name, which end gives back.
-func (o *Of[K]) Begin(name K) (end func()) {
-	end, _ = o.BeginWithin(context.Background(), name) // which does not fail
+func (ts *Turns[K]) Begin(name K) (end func()) {
+	end, _ = ts.BeginWithin(context.Background(), name) // which does not fail
 	return end
 }
 
 // BeginWithin is Begin for who waits as long as ctx allows; the error is that of ctx. A turn that nobody has is
 // given although ctx has ended: there is nothing to wait for.
-func (o *Of[K]) BeginWithin(ctx context.Context, name K) (end func(), err error) {
-	t := o.enter(name)
-	end = func() { <-t.held; o.leave(name, t) }
+func (ts *Turns[K]) BeginWithin(ctx context.Context, name K) (end func(), err error) {
+	t := ts.enter(name)
+	end = func() { <-t.held; ts.leave(name, t) }
 	select {
 	case t.held <- struct{}{}:
 		return end, nil
@@ -47,37 +47,37 @@ func (o *Of[K]) BeginWithin(ctx context.Context, name K) (end func(), err error)
 	case t.held <- struct{}{}:
 		return end, nil
 	case <-ctx.Done():
-		o.leave(name, t)
+		ts.leave(name, t)
 		return nil, ctx.Err()
 	}
 }
 
-func (o *Of[K]) enter(name K) *turn {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	t := o.turns[name]
+func (ts *Turns[K]) enter(name K) *turn {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	t := ts.turns[name]
 	if t == nil {
-		if o.turns == nil {
-			o.turns = map[K]*turn{}
+		if ts.turns == nil {
+			ts.turns = map[K]*turn{}
 		}
 		t = &turn{held: make(chan struct{}, 1)}
-		o.turns[name] = t
+		ts.turns[name] = t
 	}
 	t.users++
 	return t
 }
 
-func (o *Of[K]) leave(name K, t *turn) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
+func (ts *Turns[K]) leave(name K, t *turn) {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
 	if t.users--; t.users == 0 {
-		delete(o.turns, name)
+		delete(ts.turns, name)
 	}
 }
 
 // Names are those whose turn somebody has or awaits.
-func (o *Of[K]) Names() []K {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return slices.Collect(maps.Keys(o.turns))
+func (ts *Turns[K]) Names() []K {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	return slices.Collect(maps.Keys(ts.turns))
 }

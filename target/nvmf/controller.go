@@ -21,7 +21,7 @@ import (
 //	   │                 │ CC.SHN
 //	   │                 ▼
 //	   │           shutting down ──flushed──▶ shut down
-//	   └──────────┬──────┴────────────────────────┴────▶ ended: a queue was lost, keep alive, removal
+//	   └──────────┬──────┴────────────────────────┴────▶ ended: admin queue lost, breach, keep alive, removal
 type controller struct {
 	fe        *Frontend
 	sub       *subsystem

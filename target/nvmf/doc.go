@@ -10,8 +10,9 @@
 //
 // A connection becomes a queue by its Connect command. That of the admin queue makes a
 // controller, those of the I/O queues name it. A controller ends with its admin queue,
-// with any of its queues, when its host is silent for longer than it has promised, and
-// when its subsystem goes; then all of its queues end and its commands are aborted.
+// when its host breaks the protocol on any queue or is silent for longer than it has promised, and
+// when its subsystem goes; then all of its queues end and its commands are aborted. An I/O queue
+// that is closed takes its own commands along, and nothing else.
 //
 // The discovery subsystem is one like others, with other commands and no namespaces.
 //

@@ -545,11 +545,7 @@ func (a *Association) Stats() blockio.Stats {
 		}
 		if q.tr != nil {
 			x := q.tr.Stats()
-			t.PDUsIn += x.PDUsIn
-			t.PDUsOut += x.PDUsOut
-			t.PayloadCopied += x.PayloadCopied
-			t.ReceiveCalls += x.ReceiveCalls
-			t.SendCalls += x.SendCalls
+			t.Add(&x)
 		}
 		q.mu.Unlock()
 		s.PDUsIn, s.PDUsOut, s.PayloadCopied, s.ReceiveCalls, s.SendCalls = t.PDUsIn, t.PDUsOut, t.PayloadCopied, t.ReceiveCalls, t.SendCalls

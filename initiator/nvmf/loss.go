@@ -12,11 +12,7 @@ import (
 func (q *queue) Ended(err error) {
 	q.mu.Lock()
 	s := q.tr.Stats()
-	q.past.PDUsIn += s.PDUsIn
-	q.past.PDUsOut += s.PDUsOut
-	q.past.PayloadCopied += s.PayloadCopied
-	q.past.ReceiveCalls += s.ReceiveCalls
-	q.past.SendCalls += s.SendCalls
+	q.past.Add(&s)
 	q.tr, q.flowing = nil, false
 	gone := q.gone
 	for i := range q.cmds {

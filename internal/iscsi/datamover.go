@@ -286,3 +286,15 @@ type DatamoverStats struct {
 
 	OutstandingTransfers int64 `json:"outstanding_transfers"`
 }
+
+// Add adds what another connection did.
+func (s *DatamoverStats) Add(o *DatamoverStats) {
+	s.PDUsIn += o.PDUsIn
+	s.PDUsOut += o.PDUsOut
+	s.PayloadIn += o.PayloadIn
+	s.PayloadOut += o.PayloadOut
+	s.PayloadCopied += o.PayloadCopied
+	s.ReceiveCalls += o.ReceiveCalls
+	s.SendCalls += o.SendCalls
+	s.OutstandingTransfers += o.OutstandingTransfers
+}

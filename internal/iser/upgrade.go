@@ -338,14 +338,7 @@ func (u *Upgraded) Stats() iscsi.DatamoverStats {
 	s := u.tcp.Stats()
 	if dm, ok := u.current().(*Conn); ok {
 		t := dm.Stats()
-		s.PDUsIn += t.PDUsIn
-		s.PDUsOut += t.PDUsOut
-		s.PayloadIn += t.PayloadIn
-		s.PayloadOut += t.PayloadOut
-		s.PayloadCopied += t.PayloadCopied
-		s.ReceiveCalls += t.ReceiveCalls
-		s.SendCalls += t.SendCalls
-		s.OutstandingTransfers += t.OutstandingTransfers
+		s.Add(&t)
 	}
 	return s
 }

@@ -99,6 +99,15 @@ type HostStats struct {
 	ReceiveCalls, SendCalls uint64 // system calls that moved data
 }
 
+// Add adds what another connection did.
+func (s *HostStats) Add(o *HostStats) {
+	s.PDUsIn += o.PDUsIn
+	s.PDUsOut += o.PDUsOut
+	s.PayloadCopied += o.PayloadCopied
+	s.ReceiveCalls += o.ReceiveCalls
+	s.SendCalls += o.SendCalls
+}
+
 // HostQueue says which queue a connection is to be made for.
 type HostQueue struct {
 	ID     uint16 // 0: the admin queue

@@ -115,14 +115,7 @@ func (p *pastConns) add(c *conn) {
 	p.copied += n.bytesCopied.Load()
 	p.rejects += n.rejects.Load()
 	d := c.dm.Stats()
-	p.dm.PDUsIn += d.PDUsIn
-	p.dm.PDUsOut += d.PDUsOut
-	p.dm.PayloadIn += d.PayloadIn
-	p.dm.PayloadOut += d.PayloadOut
-	p.dm.PayloadCopied += d.PayloadCopied
-	p.dm.ReceiveCalls += d.ReceiveCalls
-	p.dm.SendCalls += d.SendCalls
-	p.dm.OutstandingTransfers += d.OutstandingTransfers
+	p.dm.Add(&d)
 }
 
 // list returns the connections of the session.

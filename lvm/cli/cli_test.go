@@ -875,7 +875,7 @@ func TestRenamedWhileOpened(t *testing.T) {
 		stacks := make([]byte, 1<<20)
 		await.True(t, "the other one waits for the change", func() bool {
 			all := string(stacks[:runtime.Stack(stacks, true)])
-			return strings.Contains(all, "lvm.(*Manager).begin(") && strings.Contains(all, "lvm.(*Manager).Open(") || strings.Contains(all, "lvm.(*Group).Metadata(")
+			return strings.Contains(all, "softiser/internal/namelock.") && strings.Contains(all, "lvm.(*Manager).Open(") || strings.Contains(all, "lvm.(*Group).Metadata(")
 		})
 	}
 	s.says("successfully renamed", "vgrename", "vg0", "vg1")

@@ -47,7 +47,7 @@ func (n *Negotiation) want(k Key) uint32 {
 		return boolValue(p.RDMA != RDMANever)
 	case KeyTargetRecvDataSegmentLength:
 		if n.role == RoleInitiator {
-			return min(n.want(KeyLongTargetRecv), DefaultMRDSL)
+			return min(n.want(KeyLongTargetRecv), DefaultMRDSL) // more is asked for by that key alone
 		}
 		return n.want(KeyLongTargetRecv)
 	case KeyLongTargetRecv:

@@ -223,16 +223,16 @@ func (c *Conn) Limits() iscsi.Limits {
 
 // KeyProfile implements iscsi.Datamover.
 func (c *Conn) KeyProfile() iscsi.KeyProfile {
-	p := lengths(c.role)
-	p.RDMA, p.NoDigests = iscsi.RDMARequired, true
-	p.RequireHello = c.cfg.RequireHello && c.role == iscsi.RoleInitiator
-	return p
+	return withLengths(iscsi.KeyProfile{
+		RDMA: iscsi.RDMARequired, NoDigests: true,
+		RequireHello: c.cfg.RequireHello && c.role == iscsi.RoleInitiator,
+	}, c.role)
 }
 
-// lengths is how long data segments may be over RDMA, as the side role says of itself. What a
-// target sends is bounded by Conn.Limits instead, whatever its initiator has declared.
-func lengths(role iscsi.Role) iscsi.KeyProfile {
-	p := iscsi.KeyProfile{RecvDataSegmentLength: RecvDataLen}
+// withLengths adds how long data segments may be over RDMA. What a target sends is bounded by
+// Conn.Limits instead, whatever its initiator has declared.
+func withLengths(p iscsi.KeyProfile, role iscsi.Role) iscsi.KeyProfile {
+	p.RecvDataSegmentLength = RecvDataLen
 	if role == iscsi.RoleInitiator {
 		p.SendDataSegmentLength = RecvDataLen
 	}

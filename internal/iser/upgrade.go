@@ -135,8 +135,7 @@ func (u *Upgraded) Limits() iscsi.Limits {
 
 // KeyProfile implements iscsi.Datamover.
 func (u *Upgraded) KeyProfile() iscsi.KeyProfile {
-	p, l := u.tcp.KeyProfile(), lengths(u.role)
-	p.RecvDataSegmentLength, p.SendDataSegmentLength = l.RecvDataSegmentLength, l.SendDataSegmentLength
+	p := withLengths(u.tcp.KeyProfile(), u.role)
 	p.RequireHello = u.cfg.RequireHello && u.role == iscsi.RoleInitiator
 	return p
 }

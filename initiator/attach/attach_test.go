@@ -319,6 +319,42 @@ func TestStuckFlush(t *testing.T) {
 	}
 }
 
+// An attachment whose target is gone ends at once where nothing waits for a flush, and says nothing of a loss; where
+// something does, it waits and says so.
+func TestIdleWithoutTarget(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		wrote bool
+		want  string
+	}{{"nothing written", false, ""}, {"written", true, "may be lost: it did not end within 1s"}} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			l := &fakeLUN{data: make([]byte, 1<<20), stuck: make(chan struct{})}
+			opt := options(t, l)
+			opt.FinishTimeout = time.Second
+			var away atomic.Bool
+			opt.State = func() (string, string) {
+				if away.Load() {
+					return stateReconnecting, "the target is gone"
+				}
+				return "connected", ""
+			}
+			a, _, err := Attach(t.Context(), opt)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if c.wrote {
+				a.nexus.Cache.Enter([16]byte{1}).Wrote(nil)
+			}
+			away.Store(true)
+			err = detached(t, a)
+			if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+				t.Errorf("error %v, want %q", err, c.want)
+			}
+		})
+	}
+}
+
 // detached ends an attachment as a signal does, and returns what is said of it.
 func detached(t *testing.T, a *Attachment) error {
 	t.Helper()

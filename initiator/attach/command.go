@@ -209,7 +209,7 @@ func (c *command) options(url string) (Options, error) {
 		if v := volume.Load(); v != nil {
 			return stateOf(*v)
 		}
-		return "reconnecting", "this process, which has taken the place of another one, has not opened the volume yet"
+		return stateReconnecting, "this process, which has taken the place of another one, has not opened the volume yet"
 	}
 	opt.Time2Wait = func() time.Duration {
 		if v := volume.Load(); v != nil {

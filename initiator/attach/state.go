@@ -9,6 +9,18 @@ import (
 	"softiser/initiator/multipath"
 )
 
+// States in which no way leads to the target.
+const (
+	stateDown         = "down"
+	stateNoPath       = "no path"
+	stateReconnecting = "reconnecting"
+)
+
+// away reports whether state is one of them.
+func away(state string) bool {
+	return state == stateDown || state == stateNoPath || state == stateReconnecting
+}
+
 // stateOf says how the way to an attached volume is, and why it is not as it should be.
 func stateOf(v blockio.Volume) (state, reason string) {
 	switch v := v.(type) {
@@ -46,7 +58,7 @@ func stateOfPaths(paths []multipath.Status) (state, reason string) {
 	}
 	switch n := len(paths); {
 	case active == 0:
-		return "no path", reason
+		return stateNoPath, reason
 	case up < n:
 		return fmt.Sprintf("%d of %d paths connected", up, n), reason
 	}
@@ -74,7 +86,7 @@ func stateOfSessions(sessions []*initiator.Session) (state, reason string) {
 	case up > 0:
 		return fmt.Sprintf("%d of %d sessions connected", up, n), reason
 	case down == n:
-		return "down", reason
+		return stateDown, reason
 	}
-	return "reconnecting", reason
+	return stateReconnecting, reason
 }

@@ -366,6 +366,13 @@ func (c *Cache) elsewhere(e *Epoch) bool {
 	return slices.ContainsFunc(c.epochs, func(o *Epoch) bool { return o != e && o.written.Load() != o.safe })
 }
 
+// Clean reports whether a flush would have nothing to make durable, and nobody a loss to be told of.
+func (c *Cache) Clean() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return !c.missed.any && c.told.Load() == c.losses && !c.elsewhere(nil)
+}
+
 // Strand enters as lost what epochs other than those given hold: no path leads to their
 // caches any more, and a flush that is to succeed would not cover it.
 func (c *Cache) Strand(reached ...*Epoch) {

@@ -260,6 +260,53 @@ ha: {node: a, store: `+filepath.Join(dir, "store")+`, groups: [{name: g1, volume
 	b.do("stop", ocfSuccess, "")
 }
 
+// A node on which no group could be promoted is a failure of the plain form: another node may have the storage. One
+// that serves a group stays.
+func TestAgentPlainNotPromoted(t *testing.T) {
+	b := newAgentBed(t)
+	b.file("disk1.img", string(make([]byte, 1<<20)))
+	b.file("c.yaml", `
+portals: [{listen: "`+loopback.FreeAddr(t)+`"}]
+volumes:
+  - {name: disk0, type: file, path: disk0.img, size: 1MiB, wwid: 6000000000000000000000000000da7a, serial: S1}
+  - {name: disk1, type: file, path: disk1.img, size: 1MiB, wwid: 6000000000000000000000000000da7b, serial: S2}
+targets: [{iqn: iqn.2026-11.test:a, luns: [{lun: 0, volume: disk0}, {lun: 1, volume: disk1}]}]
+ha:
+  node: a
+  store: store
+  groups:
+    - {name: g1, volumes: [disk0], fencing: node, start: active}
+    - {name: g2, volumes: [disk1], fencing: node, start: active}
+`)
+	lose := func(disk string) {
+		if err := os.Remove(filepath.Join(b.dir, disk)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	lose("disk0.img")
+	b.do("start", ocfSuccess, "")
+	b.do("monitor", ocfSuccess, "")
+	b.do("stop", ocfSuccess, "")
+	lose("disk1.img")
+	b.do("start", ocfGeneric, "could be promoted")
+	b.do("monitor", ocfGeneric, "could be promoted")
+	b.do("stop", ocfSuccess, "")
+	b.file("disk0.img", string(make([]byte, 1<<20)))
+	b.do("start", ocfSuccess, "")
+	b.do("monitor", ocfSuccess, "")
+	b.do("stop", ocfSuccess, "")
+	// Given up by hand nothing has failed.
+	b.file("disk1.img", string(make([]byte, 1<<20)))
+	b.do("start", ocfSuccess, "")
+	for _, g := range []string{"g1", "g2"} {
+		if code, out := command(t, "demote", g, "--socket", filepath.Join(b.dir, "softiser-t1.sock")); code != 0 {
+			t.Errorf("demote: %s", out)
+		}
+	}
+	b.do("monitor", ocfSuccess, "")
+	b.do("stop", ocfSuccess, "")
+}
+
 // Without a parameter that names it the program is looked for, as a package or an installation by hand leaves it.
 func TestAgentFindsTheProgram(t *testing.T) {
 	b := newAgentBed(t)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"sync"
 	"time"
 
@@ -32,14 +33,25 @@ type mapping struct {
 	// commands still hold their volumes.
 	leaving       map[string]bool
 	leavingPlaces map[place]bool
-	reasons       map[place]string // why LUNs and namespaces of the configuration are not served
+	reasons       map[place]string  // why LUNs and namespaces of the configuration are not served
+	coming        map[place]*coming // what a configuration has asked for last, and storage has not answered yet
 	// luns and namespaces are those that are served as they have been made, by a configuration or by hand.
 	luns       map[place]config.LUN
 	namespaces map[place]config.Namespace
 }
 
+// coming is an attempt to serve something. What is asked for later takes the place of what has not come yet.
+type coming struct {
+	what any           // config.LUN, config.Namespace
+	over chan struct{} // closed when it has ended, with err
+	err  error
+}
+
+// errOvertaken ends an attempt that another one has taken the place of.
+var errOvertaken = errors.New("the configuration has been changed since")
+
 func newMapping(b *common, g *groups) *mapping {
-	return &mapping{common: b, groups: g, leaving: map[string]bool{}, leavingPlaces: map[place]bool{}, reasons: map[place]string{}, luns: map[place]config.LUN{}, namespaces: map[place]config.Namespace{}}
+	return &mapping{common: b, groups: g, leaving: map[string]bool{}, leavingPlaces: map[place]bool{}, reasons: map[place]string{}, coming: map[place]*coming{}, luns: map[place]config.LUN{}, namespaces: map[place]config.Namespace{}}
 }
 
 // addition makes a volume what the configuration says. That it cannot is logged.
@@ -50,7 +62,7 @@ type addition struct {
 
 // additions are those of volumes that want accepts. served is how many places have their volume already.
 func (m *mapping) additions(cfg *config.Config, want func(config.Volume) bool) (all []addition, served int) {
-	one := func(p place, volume string, add func(context.Context, config.Volume) error, log func(error)) {
+	one := func(p place, volume string, what any, add func(context.Context, *coming, config.Volume) error, log func(error)) {
 		v, _ := findVolume(cfg, volume)
 		if m.volumes.at(p) != nil {
 			served++
@@ -62,11 +74,16 @@ func (m *mapping) additions(cfg *config.Config, want func(config.Volume) bool) (
 		m.mu.Lock()
 		m.reasons[p] = "storage has not answered yet; it is served when it has"
 		m.mu.Unlock()
+		c := m.ask(p, what)
 		all = append(all, addition{volume, func(ctx context.Context) error {
-			if ctx.Err() != nil {
-				return ctx.Err()
+			if err := ctx.Err(); err != nil {
+				m.ended(c, p, err)
+				return err
 			}
-			err := add(ctx, v)
+			err := add(ctx, c, v)
+			if errors.Is(err, errOvertaken) {
+				return nil
+			}
 			if err != nil {
 				log(err)
 			}
@@ -75,7 +92,7 @@ func (m *mapping) additions(cfg *config.Config, want func(config.Volume) bool) (
 	}
 	for _, t := range cfg.Targets {
 		for _, l := range t.LUNs {
-			one(place{t.IQN, uint32(l.LUN)}, l.Volume, func(ctx context.Context, v config.Volume) error { return m.addLUN(ctx, cfg, t.IQN, l, v) }, func(err error) {
+			one(place{t.IQN, uint32(l.LUN)}, l.Volume, l, func(ctx context.Context, c *coming, v config.Volume) error { return m.addLUN(ctx, c, cfg, t.IQN, l, v) }, func(err error) {
 				m.log.Error("a LUN is not served", zap.String("target", t.IQN), zap.Int("lun", l.LUN),
 					zap.String("volume", l.Volume), zap.Error(err))
 			})
@@ -83,8 +100,8 @@ func (m *mapping) additions(cfg *config.Config, want func(config.Volume) bool) (
 	}
 	for _, s := range cfg.Subsystems {
 		for _, n := range s.Namespaces {
-			one(place{s.NQN, uint32(n.NSID)}, n.Volume, func(ctx context.Context, v config.Volume) error {
-				return m.addNamespace(ctx, cfg, s.NQN, n, v)
+			one(place{s.NQN, uint32(n.NSID)}, n.Volume, n, func(ctx context.Context, c *coming, v config.Volume) error {
+				return m.addNamespace(ctx, c, cfg, s.NQN, n, v)
 			}, func(err error) {
 				m.log.Error("a namespace is not served", zap.String("subsystem", s.NQN), zap.Int("nsid", n.NSID),
 					zap.String("volume", n.Volume), zap.Error(err))
@@ -150,7 +167,7 @@ func (m *mapping) addAll(ctx context.Context, all []addition) (failed int, over 
 
 // addLUN makes a volume, opened if it is not open yet, a LUN of a target, under the limits of
 // cfg. Status shows the error of one that stands in the configuration.
-func (m *mapping) addLUN(ctx context.Context, cfg *config.Config, iqn string, l config.LUN, v config.Volume) error {
+func (m *mapping) addLUN(ctx context.Context, c *coming, cfg *config.Config, iqn string, l config.LUN, v config.Volume) error {
 	lc, err := lunConfig(cfg, v, l)
 	if err == nil {
 		err = m.srv.VacantLUN(iqn, uint16(l.LUN)) // first: opening a volume may make its file
@@ -158,7 +175,7 @@ func (m *mapping) addLUN(ctx context.Context, cfg *config.Config, iqn string, l 
 	if g := m.groups.of(v.Name); g != nil {
 		lc.Store, lc.Access = g.store, map[uint16]scsi.AccessState{0: scsi.Standby}
 	}
-	return m.add(ctx, place{iqn, uint32(l.LUN)}, v, err, func(dev blockdev.Device) error {
+	return m.add(ctx, c, place{iqn, uint32(l.LUN)}, v, err, func(dev blockdev.Device) error {
 		lc.Volume = dev
 		err := m.srv.AddLUN(iqn, target.LUN{Name: v.Name, LUConfig: lc})
 		if err == nil {
@@ -208,7 +225,7 @@ func (m *mapping) begin(ctx context.Context, p place) (end func(), err error) {
 
 // add has do serve a volume at p, unless err says that p cannot be described, and
 // remembers why it has failed.
-func (m *mapping) add(ctx context.Context, p place, v config.Volume, err error, do func(blockdev.Device) error) error {
+func (m *mapping) add(ctx context.Context, c *coming, p place, v config.Volume, err error, do func(blockdev.Device) error) error {
 	if err == nil {
 		err = m.volumes.serve(ctx, v, func(o *openVolume) error {
 			end, err := m.begin(ctx, p)
@@ -216,6 +233,9 @@ func (m *mapping) add(ctx context.Context, p place, v config.Volume, err error, 
 				return err
 			}
 			defer end()
+			if c != nil && m.comes(p) != c {
+				return errOvertaken
+			}
 			m.volumes.take(o, p) // first: who removes the target meanwhile finds it
 			if err := do(o.dev); err != nil {
 				m.volumes.leave(o, p)
@@ -227,18 +247,105 @@ func (m *mapping) add(ctx context.Context, p place, v config.Volume, err error, 
 	if g := m.groups.of(v.Name); g != nil && err == nil {
 		err = g.joined(ctx)
 	}
+	m.ended(c, p, err)
+	return err
+}
+
+// ended takes the end of an attempt to serve something at p into account. One by hand is nil.
+func (m *mapping) ended(c *coming, p place, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if c != nil {
+		c.err = err
+		close(c.over)
+		if m.coming[p] != c {
+			return // nobody wants it any more, or another one has the reason
+		}
+		delete(m.coming, p)
+	}
 	if err != nil {
 		m.reasons[p] = err.Error()
 	} else {
 		delete(m.reasons, p)
 	}
-	return err
+}
+
+// ask begins an attempt to serve something at p.
+func (m *mapping) ask(p place, what any) *coming {
+	c := &coming{what: what, over: make(chan struct{})}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.coming[p] = c
+	return c
+}
+
+// comes returns the attempt to serve something at p that has not ended, nil if there is none.
+func (m *mapping) comes(p place) *coming {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.coming[p]
+}
+
+// bring has add serve what at p, for a reload. An attempt at the same that storage has not answered yet is
+// waited for, or has just succeeded; one at something else comes to nothing.
+func (m *mapping) bring(ctx context.Context, p place, what any, add func(*coming) error) error {
+	end, err := m.begin(ctx, p) // who has the turn may be about to serve something
+	if err != nil {
+		return err
+	}
+	there, c := m.isThere(p, what), m.comes(p)
+	same := c != nil && reflect.DeepEqual(c.what, what)
+	if !there && !same {
+		c = m.ask(p, what)
+	}
+	end()
+	switch {
+	case there:
+		return nil
+	case !same:
+		return add(c)
+	}
+	select {
+	case <-c.over:
+		return c.err
+	case <-ctx.Done():
+		return fmt.Errorf("storage has not answered yet: %w", ctx.Err())
+	}
+}
+
+// isThere reports whether what is served at p. The caller has the turn.
+func (m *mapping) isThere(p place, what any) bool {
+	if name, leaving := m.served(p); name == "" || leaving || m.isLeaving(p.node) {
+		return false
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if l, ok := what.(config.LUN); ok {
+		return reflect.DeepEqual(m.luns[p], l)
+	}
+	return reflect.DeepEqual(m.namespaces[p], what)
+}
+
+// dismiss has nothing come at p any more, and has remove take away what is there.
+func (m *mapping) dismiss(ctx context.Context, p place, remove func(context.Context) error) error {
+	end, err := m.begin(ctx, p)
+	if err != nil {
+		return err
+	}
+	m.mu.Lock()
+	delete(m.coming, p)
+	delete(m.reasons, p)
+	m.mu.Unlock()
+	there, _ := m.served(p)
+	end()
+	if there == "" {
+		return nil
+	}
+	return remove(ctx)
 }
 
 // addNamespace is addLUN for a namespace.
-func (m *mapping) addNamespace(ctx context.Context, cfg *config.Config, nqn string, n config.Namespace, v config.Volume) error {
+func (m *mapping) addNamespace(ctx context.Context, c *coming, cfg *config.Config, nqn string, n config.Namespace, v config.Volume) error {
 	nc, err := namespaceConfig(cfg, v, n)
 	if err == nil {
 		err = m.srv.VacantNamespace(nqn, uint32(n.NSID))
@@ -246,7 +353,7 @@ func (m *mapping) addNamespace(ctx context.Context, cfg *config.Config, nqn stri
 	if g := m.groups.of(v.Name); g != nil {
 		nc.Store, nc.Access = g.store, map[uint16]volume.PathState{0: volume.PathInaccessible}
 	}
-	return m.add(ctx, place{nqn, uint32(n.NSID)}, v, err, func(dev blockdev.Device) error {
+	return m.add(ctx, c, place{nqn, uint32(n.NSID)}, v, err, func(dev blockdev.Device) error {
 		nc.Volume = dev
 		err := m.srv.AddNamespace(nqn, nc)
 		if err == nil {
@@ -316,6 +423,7 @@ func (m *mapping) forget(ctx context.Context, name string) error {
 	m.mu.Lock()
 	delete(m.leaving, name)
 	maps.DeleteFunc(m.leavingPlaces, func(p place, _ bool) bool { return p.node == name })
+	maps.DeleteFunc(m.coming, func(p place, _ *coming) bool { return p.node == name })
 	maps.DeleteFunc(m.luns, func(p place, _ config.LUN) bool { return p.node == name })
 	maps.DeleteFunc(m.namespaces, func(p place, _ config.Namespace) bool { return p.node == name })
 	m.mu.Unlock()

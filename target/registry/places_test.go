@@ -66,7 +66,7 @@ func TestRemoveWhatJustCame(t *testing.T) {
 					t.Fatal(err)
 				}
 				removed := make(chan error, 1)
-				err = b.mapping.add(t.Context(), p, v, nil, func(dev blockdev.Device) error {
+				err = b.mapping.add(t.Context(), nil, p, v, nil, func(dev blockdev.Device) error {
 					lc.Volume = dev
 					err := b.srv.AddLUN(p.node, target.LUN{Name: "new", LUConfig: lc})
 					go func() { removed <- remove(t.Context(), b, p) }()

@@ -113,12 +113,14 @@ func (p subsystemPlan) hosts(was, s *config.Subsystem) (steps []step) {
 func (p subsystemPlan) removedNamespaces(was, now *config.Subsystem) (steps []step) {
 	for _, n := range was.Namespaces {
 		at := place{was.NQN, uint32(n.NSID)}
-		if name, _ := p.mapping.served(at); findNamespace(now, n.NSID) == nil && name != "" {
+		if name, _ := p.mapping.served(at); findNamespace(now, n.NSID) == nil && (name != "" || p.mapping.comes(at) != nil) {
 			steps = append(steps, step{
 				Change: Change{Action: "remove", Object: namespaceName(was.NQN, n.NSID)},
 				frees:  []place{at},
-				take:   func(ctx context.Context) error { return p.mapping.removeNamespace(ctx, at.node, at.id) },
-				keep:   func(c *config.Config) { keepNamespace(c, was.NQN, n) },
+				take: func(ctx context.Context) error {
+					return p.mapping.dismiss(ctx, at, func(ctx context.Context) error { return p.mapping.removeNamespace(ctx, at.node, at.id) })
+				},
+				keep: func(c *config.Config) { keepNamespace(c, was.NQN, n) },
 			})
 		}
 	}
@@ -146,8 +148,10 @@ func (p subsystemPlan) namespaces(was, s *config.Subsystem) (steps []step) {
 		at := place{s.NQN, uint32(n.NSID)}
 		x := step{
 			Change: Change{Action: "add", Object: namespaceName(s.NQN, n.NSID) + " = " + n.Volume, Error: p.spaceOutOfGroup(n)},
-			do:     func(ctx context.Context) error { return p.mapping.addNamespace(ctx, p.next, s.NQN, n, v) },
-			node:   s.NQN, serves: &v, volume: v.Name,
+			do: func(ctx context.Context) error {
+				return p.mapping.bring(ctx, at, n, func(c *coming) error { return p.mapping.addNamespace(ctx, c, p.next, s.NQN, n, v) })
+			},
+			node: s.NQN, serves: &v, volume: v.Name,
 		}
 		before, is := findNamespace(was, n.NSID), p.mapping.namespace(at)
 		switch name, leaving := p.mapping.served(at); {

@@ -123,12 +123,15 @@ func (p targetPlan) access(was, t *config.Target) (steps []step) {
 // added while the target ran are in neither, and stay.
 func (p targetPlan) removedLUNs(was, now *config.Target) (steps []step) {
 	for _, l := range was.LUNs {
-		if name, _ := p.mapping.served(place{was.IQN, uint32(l.LUN)}); findLUN(now, l.LUN) == nil && name != "" {
+		at := place{was.IQN, uint32(l.LUN)}
+		if name, _ := p.mapping.served(at); findLUN(now, l.LUN) == nil && (name != "" || p.mapping.comes(at) != nil) {
 			steps = append(steps, step{
 				Change: Change{Action: "remove", Object: lunName(was.IQN, l.LUN)},
-				frees:  []place{{was.IQN, uint32(l.LUN)}},
-				take:   func(ctx context.Context) error { return p.mapping.removeLUN(ctx, was.IQN, uint16(l.LUN)) },
-				keep:   func(c *config.Config) { keepLUN(c, was.IQN, l) },
+				frees:  []place{at},
+				take: func(ctx context.Context) error {
+					return p.mapping.dismiss(ctx, at, func(ctx context.Context) error { return p.mapping.removeLUN(ctx, was.IQN, uint16(l.LUN)) })
+				},
+				keep: func(c *config.Config) { keepLUN(c, was.IQN, l) },
 			})
 		}
 	}
@@ -151,14 +154,16 @@ func (p targetPlan) luns(was, t *config.Target) (steps []step) {
 	for _, l := range t.LUNs {
 		v, _ := findVolume(p.next, l.Volume)
 		object := lunName(t.IQN, l.LUN) + " = " + l.Volume
-		add := func(ctx context.Context) error { return p.mapping.addLUN(ctx, p.next, t.IQN, l, v) }
+		at := place{t.IQN, uint32(l.LUN)}
+		add := func(ctx context.Context) error {
+			return p.mapping.bring(ctx, at, l, func(c *coming) error { return p.mapping.addLUN(ctx, c, p.next, t.IQN, l, v) })
+		}
 		before := findLUN(was, l.LUN)
 		keep := func(c *config.Config) {
 			if before != nil {
 				keepLUN(c, t.IQN, *before)
 			}
 		}
-		at := place{t.IQN, uint32(l.LUN)}
 		is := p.mapping.lun(at) // which an administrator may have made, whatever the old configuration says
 		switch name, leaving := p.mapping.served(at); {
 		case name == "" || p.mapping.isLeaving(t.IQN):

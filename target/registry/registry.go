@@ -172,7 +172,7 @@ func ProbeStateDir(cfg *config.Config) (start, save error) {
 
 // AddLUN makes a volume a LUN of a target, as long as the target runs.
 func (r *Registry) AddLUN(ctx context.Context, iqn string, lun uint16, v config.Volume) error {
-	return r.mapping.addLUN(ctx, r.config(), nodeName(iqn), config.LUN{LUN: int(lun), Volume: v.Name}, v)
+	return r.mapping.addLUN(ctx, nil, r.config(), nodeName(iqn), config.LUN{LUN: int(lun), Volume: v.Name}, v)
 }
 
 // Volume returns the description of a volume that is served or configured already.
@@ -197,7 +197,7 @@ func (r *Registry) RemoveLUN(ctx context.Context, iqn string, lun uint16) error 
 
 // AddNamespace makes a volume a namespace of a subsystem, as long as the target runs.
 func (r *Registry) AddNamespace(ctx context.Context, nqn string, nsid uint32, v config.Volume) error {
-	return r.mapping.addNamespace(ctx, r.config(), nqn, config.Namespace{NSID: int(nsid), Volume: v.Name}, v)
+	return r.mapping.addNamespace(ctx, nil, r.config(), nqn, config.Namespace{NSID: int(nsid), Volume: v.Name}, v)
 }
 
 // RemoveNamespace takes a namespace away, and closes its volume if it was the last place.

@@ -238,6 +238,74 @@ func TestStalledStart(t *testing.T) {
 	})
 }
 
+// stalledStart is a bed whose volume sick does not answer at the start, over two wires, until answer is called.
+func stalledStart(t *testing.T) (b *bed, answer func()) {
+	b = newClosedBed(t, withSick())
+	answer = b.storage.stall("sick")
+	if err := b.OpenVolumes(t.Context()); err != nil {
+		t.Error(err)
+	}
+	return b, answer
+}
+
+// withSick serves volume sick as a LUN and as a namespace.
+func withSick() string {
+	return base + `
+subsystems:
+  - nqn: nqn.2026-11.test:a
+    namespaces: [{nsid: 1, volume: sick}, {nsid: 2, volume: well}]
+`
+}
+
+// A reload that finds a volume on its way from the start brings it, as it would otherwise.
+func TestReloadDuringAStalledStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, answer := stalledStart(t)
+		defer answer()
+		left := make(chan []Change, 1)
+		go func() {
+			changes, err := b.Reload(t.Context(), false)
+			if err != nil {
+				t.Error(err)
+			}
+			left <- changes
+		}()
+		synctest.Wait()
+		answer()
+		for _, c := range <-left {
+			if c.Error != "" {
+				t.Errorf("%s %s: %s", c.Action, c.Object, c.Error)
+			}
+		}
+		<-b.Started()
+		if b.size(0) != 1<<20 || !strings.Contains(b.spaces(), "1=sick") {
+			t.Errorf("in the end the LUN has %d bytes, namespaces are %s", b.size(0), b.spaces())
+		}
+		if changes, err := b.Reload(t.Context(), false); err != nil || len(changes) > 0 {
+			t.Errorf("afterwards: %v, %v", changes, err)
+		}
+	})
+}
+
+// What a reload takes out of the configuration while its volume is on its way from the start is not served when the
+// storage answers.
+func TestRemovedDuringAStalledStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, answer := stalledStart(t)
+		defer answer()
+		b.write(strings.NewReplacer("{lun: 0, volume: sick}, ", "", "{nsid: 1, volume: sick}, ", "").Replace(withSick()))
+		if left := b.impatient(); len(left) > 0 {
+			t.Errorf("not done: %q", left)
+		}
+		answer()
+		<-b.Started()
+		synctest.Wait()
+		if b.size(0) != 0 || strings.Contains(b.spaces(), "sick") || b.storage.openings("sick") != b.storage.closings("sick") {
+			t.Errorf("in the end the LUN has %d bytes, namespaces are %s; opened %d times, closed %d", b.size(0), b.spaces(), b.storage.openings("sick"), b.storage.closings("sick"))
+		}
+	})
+}
+
 // A target that is asked to end while storage does not answer at the start opens nothing more.
 func TestEndDuringAStalledStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"strings"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -22,7 +23,7 @@ func TestChangesAfterATakeover(t *testing.T) {
 		a := &app{opened: make(chan struct{})}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if _, err := a.change(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := a.change(ctx, ""); !errors.Is(err, context.DeadlineExceeded) {
 			t.Fatalf("a change whose patience has ended: %v", err)
 		}
 		if err := a.stopChanges(time.Second); !errors.Is(err, context.DeadlineExceeded) {
@@ -30,7 +31,7 @@ func TestChangesAfterATakeover(t *testing.T) {
 		}
 		changed := make(chan error)
 		go func() {
-			end, err := a.change(t.Context())
+			end, err := a.change(t.Context(), "")
 			if err == nil {
 				end()
 			}
@@ -49,8 +50,34 @@ func TestChangesAfterATakeover(t *testing.T) {
 		if err := a.stopChanges(time.Second); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := a.change(t.Context()); !errors.Is(err, errHandingOver) {
+		if _, err := a.change(t.Context(), ""); !errors.Is(err, errHandingOver) {
 			t.Fatalf("a change during a handover: %v", err)
+		}
+	})
+}
+
+// TestHandoverNamesChanges: who is kept out by a change that hangs is told which one that is.
+func TestHandoverNamesChanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := &app{}
+		var ends []func()
+		for _, what := range []string{"lvm lvcreate -s g/v", "the scheduled snapshot of volume v"} {
+			end, err := a.change(t.Context(), what)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ends = append(ends, end)
+		}
+		time.Sleep(time.Minute)
+		err := a.stopChanges(time.Second)
+		if want := "lvm lvcreate -s g/v (for 1m1s), the scheduled snapshot of volume v (for 1m1s)"; err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v, want %q", err, want)
+		}
+		for _, end := range ends {
+			end()
+		}
+		if err := a.stopChanges(time.Second); err != nil || a.underWay.list() != "" {
+			t.Errorf("afterwards: %v; %s", err, a.underWay.list())
 		}
 	})
 }

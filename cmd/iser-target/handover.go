@@ -9,6 +9,7 @@ import (
 	"os"
 	"runtime/debug"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -343,14 +344,57 @@ var errHandingOver = errors.New("another process is taking this one's place; ask
 
 // change is for whoever changes what is served: not while it is handed over, and in a process
 // that has taken over not before it has everything.
-func (a *app) change(ctx context.Context) (end func(), err error) {
+func (a *app) change(ctx context.Context, what string) (end func(), err error) {
 	if err := a.waitOpened(ctx); err != nil {
 		return nil, err
 	}
 	if !a.changes.TryRLock() {
 		return nil, errHandingOver
 	}
-	return a.changes.RUnlock, nil
+	over := a.underWay.begin(what)
+	return func() {
+		over()
+		a.changes.RUnlock()
+	}, nil
+}
+
+// underWay names what is being done. The zero value is ready for use.
+type underWay struct {
+	mu  sync.Mutex
+	all map[*begun]struct{} // guarded by mu
+}
+
+type begun struct {
+	what string
+	at   time.Time
+}
+
+// begin notes something until over is called.
+func (u *underWay) begin(what string) (over func()) {
+	b := &begun{what, time.Now()}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.all == nil {
+		u.all = map[*begun]struct{}{}
+	}
+	u.all[b] = struct{}{}
+	return func() {
+		u.mu.Lock()
+		defer u.mu.Unlock()
+		delete(u.all, b)
+	}
+}
+
+// list is what has not ended, and how long that goes on.
+func (u *underWay) list() string {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	var all []string
+	for b := range u.all {
+		all = append(all, fmt.Sprintf("%s (for %v)", b.what, time.Since(b.at).Round(time.Second)))
+	}
+	slices.Sort(all)
+	return strings.Join(all, ", ")
 }
 
 // waitOpened waits until this process has opened what the one before it has not handed over.
@@ -375,7 +419,7 @@ func (a *app) stopChanges(patience time.Duration) error {
 	}
 	for ; !a.changes.TryLock(); time.Sleep(time.Millisecond) {
 		if ctx.Err() != nil {
-			return errors.New("a request of an administrator is under way; try again when it has ended")
+			return fmt.Errorf("what is served is being changed, by %s; try again when that has ended", a.underWay.list())
 		}
 	}
 	return nil

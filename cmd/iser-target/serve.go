@@ -166,6 +166,7 @@ type app struct {
 	taken    *target.TakenOver // set before services run; nil: from nobody
 
 	changes  sync.RWMutex   // held for reading by whoever changes what is served, for writing while that is handed over
+	underWay underWay       // who holds changes for reading
 	opened   chan struct{}  // set before services run, closed when a takeover is complete; nil: nobody's place was taken
 	services sync.WaitGroup // admin socket and metrics
 }
@@ -264,7 +265,7 @@ func serve(ctx context.Context, f *serveFlags, out, logTo io.Writer) error {
 		log.Error("nobody was told that this process serves; what it has taken over is in use, and goes on", zap.Error(err))
 	}
 	a.services.Go(func() { a.watch(bg) })
-	a.services.Go(func() { a.reg.TakeSnapshots(bg, func() (func(), error) { return a.change(bg) }) })
+	a.services.Go(func() { a.reg.TakeSnapshots(bg, func(what string) (func(), error) { return a.change(bg, what) }) })
 	defer systemd.Notify(systemd.Stopping) //nolint:errcheck // systemd sees the end in any case
 	go a.reloadOn(bg, hup)
 	go g.upgradeOn(bg, usr2)

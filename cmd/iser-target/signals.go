@@ -55,6 +55,7 @@ func (a *app) reloadOnce(ctx context.Context) ([]admin.Change, error) {
 	}
 	a.changes.RLock()
 	defer a.changes.RUnlock()
+	defer a.underWay.begin("the reload by SIGHUP")()
 	return a.reload(ctx, false)
 }
 

@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -81,6 +82,28 @@ func start(t *testing.T) (*Client, *[]string, string) {
 		}
 	})
 	return c, &calls, path
+}
+
+// Who changes something is named to whoever has to wait for that.
+func TestChangesAreNamed(t *testing.T) {
+	var asked []string
+	h := Handler(Backend{
+		Status: func() target.Status { return target.Status{} },
+		Change: func(_ context.Context, what string) (func(), error) {
+			asked = append(asked, what)
+			return nil, errors.New("not now")
+		},
+	})
+	for _, r := range []*http.Request{
+		httptest.NewRequest(http.MethodGet, "/v1/status", nil),
+		httptest.NewRequest(http.MethodPost, "/v1/reload", nil),
+		httptest.NewRequest(http.MethodPost, "/v1/lvm?arg=lvcreate&arg=-s&arg=g/v", nil),
+	} {
+		h.ServeHTTP(httptest.NewRecorder(), r)
+	}
+	if want := []string{"POST /v1/reload", "lvm lvcreate -s g/v"}; !slices.Equal(asked, want) {
+		t.Errorf("named %q, want %q", asked, want)
+	}
 }
 
 func TestRoundTrip(t *testing.T) {

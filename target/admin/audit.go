@@ -69,7 +69,7 @@ func audited(next http.Handler, log *zap.Logger) http.Handler {
 		}
 		program := p.program() // now: a command line is gone once it has its answer
 		var head limitedTo
-		if r.URL.Path != "/v1/lvm" { // whose body is a stream of data
+		if r.URL.Path != lvmPath { // whose body is a stream of data
 			r.Body = struct {
 				io.Reader
 				io.Closer

@@ -33,6 +33,7 @@ type Question struct{ Text string }
 func (q *Question) Error() string { return q.Text }
 
 const (
+	lvmPath       = "/v1/lvm"
 	trailerError  = "Softiser-Error"
 	trailerKind   = "Softiser-Kind" // of an error that is one of these
 	kindUsage     = "usage"
@@ -56,8 +57,8 @@ func (l *limited) Write(p []byte) (int, error) {
 // handle adds the requests for lvm commands. Input and output stream; how a command has
 // ended is in the trailer.
 func (l LVM) handle(mux *http.ServeMux) {
-	mux.HandleFunc("GET /v1/lvm", func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, l.Groups()) })
-	mux.HandleFunc("POST /v1/lvm", func(w http.ResponseWriter, r *http.Request) {
+	mux.HandleFunc("GET "+lvmPath, func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, l.Groups()) })
+	mux.HandleFunc("POST "+lvmPath, func(w http.ResponseWriter, r *http.Request) {
 		// An import answers while its input is still arriving.
 		if err := http.NewResponseController(w).EnableFullDuplex(); err != nil {
 			answer(w, http.StatusInternalServerError, Error{err.Error()})
@@ -100,13 +101,13 @@ func (f flushing) Write(p []byte) (int, error) {
 
 // Groups lists the volume groups that the target has open.
 func (c *Client) Groups(ctx context.Context) (gs []VolumeGroup, err error) {
-	err = c.do(ctx, http.MethodGet, "/v1/lvm", nil, &gs)
+	err = c.do(ctx, http.MethodGet, lvmPath, nil, &gs)
 	return gs, err
 }
 
 // LVM runs a command on the target's volume groups.
 func (c *Client) LVM(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) error {
-	u := "http://target/v1/lvm?" + url.Values{"arg": args}.Encode()
+	u := "http://target" + lvmPath + "?" + url.Values{"arg": args}.Encode()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, u, stdin)
 	if err != nil {
 		return err

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 
 	"go.uber.org/zap"
@@ -92,9 +93,9 @@ type Backend struct {
 	LVM    LVM
 	// Log is told who has asked for what, see audit.go; nil: nobody is.
 	Log *zap.Logger
-	// Change is asked before anything but a question is answered; end is called when it has
+	// Change is asked before anything but a question is answered, with what that is; end is called when it has
 	// been. nil: there is nothing to ask.
-	Change func(ctx context.Context) (end func(), err error)
+	Change func(ctx context.Context, what string) (end func(), err error)
 	// Upgrade starts a process that takes this one's place, which ends once Upgraded.Over has
 	// been called.
 	Upgrade func(ctx context.Context, q UpgradeRequest) (Upgraded, error)
@@ -170,7 +171,7 @@ func Handler(b Backend) http.Handler {
 	b.handleTrace(all)
 	all.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodGet && b.Change != nil {
-			end, err := b.Change(r.Context())
+			end, err := b.Change(r.Context(), asked(r))
 			if err != nil {
 				done(w, err)
 				return
@@ -180,6 +181,14 @@ func Handler(b Backend) http.Handler {
 		mux.ServeHTTP(w, r)
 	})
 	return all
+}
+
+// asked names a request for people.
+func asked(r *http.Request) string {
+	if r.URL.Path == lvmPath {
+		return "lvm " + strings.Join(r.URL.Query()["arg"], " ")
+	}
+	return r.Method + " " + r.URL.Path
 }
 
 // handleTargets adds the requests about iSCSI targets, their LUNs and sessions.

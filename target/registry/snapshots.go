@@ -18,8 +18,8 @@ import (
 const snapshotTag = "softiser.scheduled"
 
 // TakeSnapshots takes and removes snapshots as the configuration in force says, until ctx ends.
-// change is asked before each change; an error puts it off.
-func (r *Registry) TakeSnapshots(ctx context.Context, change func() (end func(), err error)) {
+// change is asked before each change, with what that is; an error puts it off.
+func (r *Registry) TakeSnapshots(ctx context.Context, change func(what string) (end func(), err error)) {
 	r.snapshots.Run(ctx, change)
 }
 

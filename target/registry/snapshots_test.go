@@ -124,7 +124,7 @@ func TestSnapshotsOfLogicalVolumes(t *testing.T) {
 		over := make(chan struct{})
 		go func() {
 			defer close(over)
-			s.Run(ctx, func() (func(), error) { return func() {}, nil })
+			s.Run(ctx, func(string) (func(), error) { return func() {}, nil })
 		}()
 		var reader *lvm.Volume
 		for hour := byte(0); hour < 6; hour++ {

@@ -118,8 +118,8 @@ func (s *Scheduler) poke() {
 }
 
 // Run takes and removes snapshots until ctx ends, and what is under way has. change is asked
-// before each; an error says that nothing may be changed now.
-func (s *Scheduler) Run(ctx context.Context, change func() (end func(), err error)) {
+// before each, with what that is; an error says that nothing may be changed now.
+func (s *Scheduler) Run(ctx context.Context, change func(what string) (end func(), err error)) {
 	var running sync.WaitGroup
 	defer running.Wait()
 	for {
@@ -167,12 +167,12 @@ func (s *Scheduler) idle() time.Duration {
 }
 
 // work looks at a job, and does what is due.
-func (s *Scheduler) work(ctx context.Context, j *job, change func() (func(), error)) {
+func (s *Scheduler) work(ctx context.Context, j *job, change func(string) (func(), error)) {
 	s.mu.Lock()
 	p := j.plan
 	s.mu.Unlock()
 	next := time.Now().Add(again)
-	end, err := change()
+	end, err := change("the scheduled snapshot of volume " + p.Volume)
 	if err == nil {
 		next, err = s.step(ctx, j, p)
 		end()

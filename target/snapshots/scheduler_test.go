@@ -60,7 +60,7 @@ func (s *store) Remove(ctx context.Context, p Plan, name string) error {
 }
 
 // change is what a scheduler asks before it changes anything.
-func (s *store) change() (func(), error) {
+func (s *store) change(string) (func(), error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return func() {}, s.err["change"]

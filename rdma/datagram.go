@@ -200,7 +200,7 @@ func (d *Device) ServeDatagrams(network, addr string, f func(*Lookup) LookupAnsw
 	if d.life.over() {
 		return nil, errGone("device")
 	}
-	at, err := resolve(context.Background(), network, addr, netip.Addr{})
+	at, err := resolve(context.Background(), network, addr)
 	if err != nil {
 		return nil, err
 	}

@@ -2,7 +2,9 @@ package rdma
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
+	"io"
 	"net"
 	"net/netip"
 	"os/exec"
@@ -12,6 +14,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"golang.org/x/net/dns/dnsmessage"
 
 	"softiser/internal/loopback"
 )
@@ -26,15 +30,67 @@ func TestResolveOnLink(t *testing.T) {
 		"[fe80::1%lo]:3260": "[fe80::1%lo]:3260", "[fe80::1%" + strconv.Itoa(lo.Index) + "]:3260": "[fe80::1%lo]:3260",
 		"[fd00::1%lo]:1": "[fd00::1]:1", "10.0.0.1:1": "10.0.0.1:1", "[::ffff:10.0.0.1]:1": "10.0.0.1:1",
 	} {
-		got, err := resolve(t.Context(), ProviderRoCE.Network(), in, netip.Addr{})
+		got, err := resolve(t.Context(), ProviderRoCE.Network(), in)
 		if err != nil || got != netip.MustParseAddrPort(want) {
 			t.Errorf("%s: %v, %v; want %s", in, got, err, want)
 		}
 	}
 	for in, why := range map[string]string{"[fe80::1]:1": "interface", "[fe80::1%nowhere]:1": "fe80::1%nowhere"} {
-		if got, err := resolve(t.Context(), ProviderRoCE.Network(), in, netip.Addr{}); err == nil || !strings.Contains(err.Error(), why) {
+		if got, err := resolve(t.Context(), ProviderRoCE.Network(), in); err == nil || !strings.Contains(err.Error(), why) {
 			t.Errorf("%s: %v, %v; want something about %s", in, got, err, why)
 		}
+	}
+}
+
+// Who listens at a host by its name listens at its address of IPv4, as over TCP, whichever comes first.
+func TestResolveToListen(t *testing.T) {
+	was := net.DefaultResolver
+	t.Cleanup(func() { net.DefaultResolver = was })
+	net.DefaultResolver = &net.Resolver{PreferGo: true, Dial: func(context.Context, string, string) (net.Conn, error) {
+		ours, theirs := net.Pipe()
+		go answerOnce(theirs)
+		return ours, nil
+	}}
+	all, err := resolveAll(t.Context(), ProviderRoCE.Network(), "both.test.:7", netip.Addr{})
+	if err != nil || len(all) != 2 {
+		t.Fatal(all, err)
+	}
+	if all[0].Addr().Is4() {
+		t.Skip("IPv6 is not there, or not the first choice")
+	}
+	got, err := resolve(t.Context(), ProviderRoCE.Network(), "both.test.:7")
+	if want := netip.MustParseAddrPort("127.0.0.9:7"); err != nil || got != want {
+		t.Errorf("%v, %v; want %v", got, err, want)
+	}
+}
+
+// answerOnce answers one question of DNS over a stream: of any name the addresses are ::1 and 127.0.0.9.
+func answerOnce(c net.Conn) {
+	defer c.Close()
+	var size [2]byte
+	if _, err := io.ReadFull(c, size[:]); err != nil {
+		return
+	}
+	b := make([]byte, binary.BigEndian.Uint16(size[:]))
+	if _, err := io.ReadFull(c, b); err != nil {
+		return
+	}
+	var m dnsmessage.Message
+	if m.Unpack(b) != nil || len(m.Questions) != 1 {
+		return
+	}
+	q := m.Questions[0]
+	m.Response, m.Additionals = true, nil
+	h := dnsmessage.ResourceHeader{Name: q.Name, Class: q.Class}
+	switch q.Type {
+	case dnsmessage.TypeA:
+		m.Answers = []dnsmessage.Resource{{Header: h, Body: &dnsmessage.AResource{A: [4]byte{127, 0, 0, 9}}}}
+	case dnsmessage.TypeAAAA:
+		m.Answers = []dnsmessage.Resource{{Header: h, Body: &dnsmessage.AAAAResource{AAAA: netip.IPv6Loopback().As16()}}}
+	}
+	if b, err := m.AppendPack(size[:]); err == nil {
+		binary.BigEndian.PutUint16(b, uint16(len(b)-len(size)))
+		_, _ = c.Write(b) // or it is asked again
 	}
 }
 

@@ -180,9 +180,9 @@ func elsewhere(err error) bool {
 	return !errors.Is(err, ErrRejected) && !errors.Is(err, ErrState) && !errors.Is(err, ErrClosed)
 }
 
-// resolve is the first of resolveAll.
-func resolve(ctx context.Context, network, addr string, local netip.Addr) (netip.AddrPort, error) {
-	all, err := resolveAll(ctx, network, addr, local)
+// resolve is the address that somebody listens at: of a host with several one of IPv4 if there is one, as with net.Listen.
+func resolve(ctx context.Context, network, addr string) (netip.AddrPort, error) {
+	all, err := resolveAll(ctx, network, addr, netip.IPv4Unspecified())
 	if err != nil {
 		return netip.AddrPort{}, err
 	}
@@ -231,7 +231,7 @@ func choose(ips []netip.Addr, local netip.Addr, port uint16) []netip.AddrPort {
 }
 
 func (t *overUDP) listen(network, addr string, cfg *ListenConfig) (acceptor, error) {
-	at, err := resolve(context.Background(), network, addr, netip.Addr{})
+	at, err := resolve(context.Background(), network, addr)
 	if err != nil {
 		return nil, err
 	}

@@ -375,16 +375,23 @@ func (o *Options) dialers(ctx context.Context, ws []way, carried []*multipath.Ca
 			all = append(all, multipath.Found(*ws[0].lun, k))
 		}
 	default:
+		var errs []error
 		for _, w := range ws {
 			found, err := multipath.Portals(ctx, *w.lun)
-			if err != nil {
-				return nil, err
+			if err != nil { // the target may tell another one of the URLs of its portals
+				errs, found = append(errs, err), []multipath.Dialer{w.dialer()}
 			}
 			for _, d := range found { // the targets of several URLs may be one
 				if !slices.ContainsFunc(all, func(o multipath.Dialer) bool { return o.Name == d.Name }) {
 					all = append(all, d)
 				}
 			}
+		}
+		if len(errs) == len(ws) {
+			return nil, errors.Join(errs...)
+		}
+		for _, err := range errs {
+			o.tell(err.Error())
 		}
 	}
 	for i, k := range carried {

@@ -6,7 +6,9 @@
 package await
 
 import (
+	"bytes"
 	"net"
+	"reflect"
 	"runtime"
 	"testing"
 	"time"
@@ -41,6 +43,21 @@ func Until(ok func() bool) bool {
 		time.Sleep(pause)
 	}
 	return true
+}
+
+// Within is how many calls of fs, functions or method expressions such as (*T).Wait, goroutines are in. Who
+// renames one has to do so in the test, too.
+func Within(fs ...any) (calls int) {
+	all := make([]byte, 64<<10)
+	n := len(all)
+	for n == len(all) { // else it is cut short
+		all = make([]byte, 2*len(all))
+		n = runtime.Stack(all, true)
+	}
+	for _, f := range fs {
+		calls += bytes.Count(all[:n], []byte("\n"+runtime.FuncForPC(reflect.ValueOf(f).Pointer()).Name()+"("))
+	}
+	return calls
 }
 
 // Listening returns as soon as a TCP connection to addr can be made; the one it

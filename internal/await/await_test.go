@@ -4,6 +4,7 @@ import (
 	"net"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -49,4 +50,23 @@ func TestListening(t *testing.T) {
 	}
 	defer ln.Close()
 	Listening(t, ln.Addr().String())
+}
+
+type gate chan struct{}
+
+func (g gate) pass() { <-g }
+
+// Calls of a method are counted, and none after its end.
+func TestWithin(t *testing.T) {
+	g := make(gate)
+	var wg sync.WaitGroup
+	for range 3 {
+		wg.Go(g.pass)
+	}
+	True(t, "they wait", func() bool { return Within(gate.pass) == 3 })
+	close(g)
+	wg.Wait()
+	if n := Within(gate.pass); n != 0 {
+		t.Errorf("%d calls after their end", n)
+	}
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"os"
-	"runtime"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -51,11 +50,7 @@ func beginBeside(t *testing.T, v *Volume, off int64) (ended func() map[string]er
 	for what, do := range beside {
 		go func() { ends <- end{what, do(v, off)} }()
 	}
-	stacks := make([]byte, 1<<20)
-	if !await.Until(func() bool {
-		waiting := bytes.Count(stacks[:runtime.Stack(stacks, true)], []byte("backing.(*mapped).beyond("))
-		return waiting+len(ends) == len(beside)
-	}) {
+	if !await.Until(func() bool { return await.Within((*mapped).beyond)+len(ends) == len(beside) }) {
 		t.Error("they neither end nor wait for the shrink")
 	}
 	return func() map[string]error {
@@ -352,12 +347,10 @@ func TestShrinkIsTold(t *testing.T) {
 	resize := func(n int64) { ends <- v.Resize(n) }
 	go resize(2 * size)
 	<-busy
-	stacks := make([]byte, 1<<20)
 	for i, n := range []int64{end, size} {
 		go resize(n)
 		if !await.Until(func() bool {
-			all := stacks[:runtime.Stack(stacks, true)]
-			return bytes.Count(all, []byte("(*ResizeHooks).Change("))+bytes.Count(all, []byte("(*ResizeHooks).Tell(")) == i+2
+			return await.Within((*blockdev.ResizeHooks).Change, (*blockdev.ResizeHooks).Tell) == i+2
 		}) {
 			t.Fatal("it does not wait for what is being told")
 		}

@@ -289,27 +289,31 @@ func (m *mapping) comes(p place) *coming {
 // bring has add serve what at p, for a reload. An attempt at the same that storage has not answered yet is
 // waited for, or has just succeeded; one at something else comes to nothing.
 func (m *mapping) bring(ctx context.Context, p place, what any, add func(*coming) error) error {
-	end, err := m.begin(ctx, p) // who has the turn may be about to serve something
-	if err != nil {
-		return err
-	}
-	there, c := m.isThere(p, what), m.comes(p)
-	same := c != nil && reflect.DeepEqual(c.what, what)
-	if !there && !same {
-		c = m.ask(p, what)
-	}
-	end()
-	switch {
-	case there:
-		return nil
-	case !same:
-		return add(c)
-	}
-	select {
-	case <-c.over:
-		return c.err
-	case <-ctx.Done():
-		return fmt.Errorf("storage has not answered yet: %w", ctx.Err())
+	for {
+		end, err := m.begin(ctx, p) // who has the turn may be about to serve something
+		if err != nil {
+			return err
+		}
+		there, c := m.isThere(p, what), m.comes(p)
+		same := c != nil && reflect.DeepEqual(c.what, what)
+		if !there && !same {
+			c = m.ask(p, what)
+		}
+		end()
+		switch {
+		case there:
+			return nil
+		case !same:
+			return add(c)
+		}
+		select {
+		case <-c.over:
+			if !unfinished(c.err) { // else its time was over, and not that of this one
+				return c.err
+			}
+		case <-ctx.Done():
+			return fmt.Errorf("storage has not answered yet: %w", ctx.Err())
+		}
 	}
 }
 

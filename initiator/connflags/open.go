@@ -376,8 +376,10 @@ func (o *Options) dialers(ctx context.Context, ws []way, carried []*multipath.Ca
 		}
 	default:
 		var errs []error
-		for _, w := range ws {
-			found, err := multipath.Portals(ctx, *w.lun)
+		more := 0 // found
+		for i, w := range ws {
+			found, err := multipath.Portals(ctx, *w.lun, all, len(ws)-i+more) // behind the sessions of the URLs
+			more += len(found)
 			if err != nil { // the target may tell another one of the URLs of its portals
 				errs, found = append(errs, err), []multipath.Dialer{w.dialer()}
 			}

@@ -15,6 +15,7 @@ type Dialer struct {
 	Carried *Carried
 
 	portal Portal
+	volume string // its URL without the portal; "" where nobody looks for others
 }
 
 // Hooks are what a path shares with the volume that it belongs to.

@@ -22,6 +22,9 @@ func LUN(cfg initiator.Config) Dialer {
 		return opened(initiator.Open(ctx, c))
 	})
 	d.portal = Portal{Address: cfg.Address, ISID: cfg.ISID}
+	anywhere := cfg
+	anywhere.Address = ""
+	d.volume = anywhere.URL()
 	return d
 }
 
@@ -32,27 +35,40 @@ func Found(cfg initiator.Config, k *Carried) Dialer {
 }
 
 // Portals returns a path through every portal that the target of cfg tells of
-// (SendTargets), that of cfg first.
-func Portals(ctx context.Context, cfg initiator.Config) ([]Dialer, error) {
+// (SendTargets), that of cfg first, but those that beside lead to. The sessions through other portals than that of cfg
+// have the n-th identifiers after its own, and so on.
+func Portals(ctx context.Context, cfg initiator.Config, beside []Dialer, n int) ([]Dialer, error) {
 	ts, err := initiator.Discover(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}
-	paths := []Dialer{LUN(cfg)}
+	own := LUN(cfg)
+	paths := []Dialer{own}
 	for _, t := range ts {
 		if t.Name != cfg.TargetName {
 			continue
 		}
+		reached := map[int]bool{}
+		for _, d := range beside {
+			if d.volume == own.volume {
+				reached[askedPortal(ctx, d.portal.Address, t.Portals)] = true
+			}
+		}
 		asked := askedPortal(ctx, cfg.Address, t.Portals)
+		if asked >= 0 && reached[asked] {
+			paths = nil
+		}
+		reached[asked] = true
 		for i, p := range t.Portals {
-			if i == asked || p.Address == cfg.Address {
+			if reached[i] || p.Address == cfg.Address {
 				continue
 			}
 			c := cfg
 			c.Address = p.Address
 			if c.ISID != [6]byte{} {
-				c.ISID = initiator.ISIDAfter(c.ISID, len(paths)*max(c.Sessions, 1)) // a session of its own
+				c.ISID = initiator.ISIDAfter(c.ISID, n*max(c.Sessions, 1)) // a session of its own
 			}
+			n++
 			paths = append(paths, LUN(c))
 		}
 	}

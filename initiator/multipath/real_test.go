@@ -332,7 +332,7 @@ func TestAnotherVolume(t *testing.T) {
 
 func TestPortals(t *testing.T) {
 	srv := serve(t, target.Target{Name: iqn + "one"})
-	paths, err := multipath.Portals(context.Background(), config(initiator.TransportTCP, srv.Addrs()[1], iqn+"one"))
+	paths, err := multipath.Portals(context.Background(), config(initiator.TransportTCP, srv.Addrs()[1], iqn+"one"), nil, 1)
 	if err != nil || len(paths) != 2 || !strings.Contains(paths[0].Name, srv.Addrs()[1]) || !strings.Contains(paths[1].Name, srv.Addrs()[0]) {
 		t.Errorf("%v, %v", fmt.Sprint(paths), err)
 	}
@@ -343,7 +343,7 @@ func TestPortalsOfAName(t *testing.T) {
 	srv := serve(t, target.Target{Name: iqn + "one"})
 	_, port, _ := strings.Cut(srv.Addrs()[1], ":")
 	for _, host := range []string{"localhost", "[::ffff:127.0.0.1]"} {
-		paths, err := multipath.Portals(context.Background(), config(initiator.TransportTCP, host+":"+port, iqn+"one"))
+		paths, err := multipath.Portals(context.Background(), config(initiator.TransportTCP, host+":"+port, iqn+"one"), nil, 1)
 		if err != nil || len(paths) != 2 || !strings.Contains(paths[0].Name, host) || !strings.Contains(paths[1].Name, srv.Addrs()[0]) {
 			t.Errorf("%s: %v, %v", host, fmt.Sprint(paths), err)
 		}

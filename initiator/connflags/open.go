@@ -397,7 +397,10 @@ func (o *Options) dialers(ctx context.Context, ws []way, carried []*multipath.Ca
 		}
 	}
 	for i, k := range carried {
-		if len(all) == len(carried) && k.GoesOn() {
+		if o.path.all && k.Name != "" { // the target may tell of its portals in another order than it did to the other process
+			i = slices.IndexFunc(all, func(d multipath.Dialer) bool { return d.Name == k.Name })
+		}
+		if i >= 0 && len(all) == len(carried) && all[i].Carried == nil && k.GoesOn() {
 			all[i].Carried = k
 		} else {
 			k.Close()

@@ -73,6 +73,41 @@ func TestAllPortalsOfSeveralURLs(t *testing.T) {
 	}
 }
 
+// What another process had of a path goes on as that path, also when the paths are found in another order.
+func TestAllPortalsCarried(t *testing.T) {
+	srv, err := target.New(target.Config{Portals: []target.Portal{{Listen: "127.0.0.1:0"}, {Listen: "127.0.0.1:0"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const iqn = "iqn.2026-11.softiser:carried"
+	if err := srv.AddTarget(target.Target{Name: iqn}); err != nil {
+		t.Fatal(err)
+	}
+	targettest.Serve(t, srv)
+	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
+	o := Register(fs)
+	if err := fs.Parse([]string{"--all-portals"}); err != nil {
+		t.Fatal(err)
+	}
+	one, other := "iscsi://"+srv.Addrs()[0]+"/"+iqn+"/0", "iscsi://"+srv.Addrs()[1]+"/"+iqn+"/0"
+	ws, err := o.ways(one + "," + other)
+	if err != nil {
+		t.Fatal(err)
+	}
+	carried := func(name string) *multipath.Carried {
+		return &multipath.Carried{Name: name, Sessions: []*initiator.CarriedSession{{FD: -1}}}
+	}
+	paths, err := o.dialers(t.Context(), ws, []*multipath.Carried{carried(other), carried(one)})
+	if err != nil || len(paths) != 2 {
+		t.Fatal(paths, err)
+	}
+	for _, d := range paths {
+		if d.Carried == nil || d.Carried.Name != d.Name {
+			t.Errorf("%s goes on with %+v", d.Name, d.Carried)
+		}
+	}
+}
+
 // Each path has a session of its own where one identifier is given, though the portals that the target tells of are
 // others than those of the URLs.
 func TestAllPortalsISIDs(t *testing.T) {

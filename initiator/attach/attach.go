@@ -492,8 +492,9 @@ func (a *Attachment) stop() error {
 }
 
 // idle reports whether nobody is there to answer a flush, and none is needed: nothing was written since the last one.
+// What a process that was killed has written is not known for certain.
 func (a *Attachment) idle() bool {
-	if a.opt.State == nil || !a.nexus.Cache.Clean() {
+	if a.opt.State == nil || a.Record.Recovered || !a.nexus.Cache.Clean() {
 		return false
 	}
 	state, _ := a.opt.State()

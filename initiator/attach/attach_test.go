@@ -323,10 +323,11 @@ func TestStuckFlush(t *testing.T) {
 // something does, it waits and says so.
 func TestIdleWithoutTarget(t *testing.T) {
 	for _, c := range []struct {
-		name  string
-		wrote bool
-		want  string
-	}{{"nothing written", false, ""}, {"written", true, "may be lost: it did not end within 1s"}} {
+		name      string
+		wrote     bool
+		recovered bool // from a process that was killed
+		want      string
+	}{{"nothing written", false, false, ""}, {"written", true, false, "may be lost: it did not end within 1s"}, {"recovered", false, true, "may be lost: it did not end within 1s"}} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			l := &fakeLUN{data: make([]byte, 1<<20), stuck: make(chan struct{})}
@@ -346,6 +347,7 @@ func TestIdleWithoutTarget(t *testing.T) {
 			if c.wrote {
 				a.nexus.Cache.Enter([16]byte{1}).Wrote(nil)
 			}
+			a.Record.Recovered = c.recovered
 			away.Store(true)
 			err = detached(t, a)
 			if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {

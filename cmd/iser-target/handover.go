@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -419,7 +420,7 @@ func (a *app) stopChanges(patience time.Duration) error {
 	}
 	for ; !a.changes.TryLock(); time.Sleep(time.Millisecond) {
 		if ctx.Err() != nil {
-			return fmt.Errorf("what is served is being changed, by %s; try again when that has ended", a.underWay.list())
+			return fmt.Errorf("what is served is being changed, by %s; try again when that has ended", cmp.Or(a.underWay.list(), "somebody who has just begun or ended"))
 		}
 	}
 	return nil

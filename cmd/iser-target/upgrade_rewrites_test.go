@@ -200,13 +200,16 @@ func TestSettle(t *testing.T) {
 		t.Fatal(err)
 	}
 	overwrite(m)
-	a.changes.RLock()
-	defer func(was time.Duration) { changePatience = was }(changePatience)
-	changePatience = time.Millisecond
-	if _, err := g.freeze(); err == nil || !strings.Contains(err.Error(), "administrator") {
+	end, err := a.change(t.Context(), "lun add")
+	if err != nil {
 		t.Fatal(err)
 	}
-	a.changes.RUnlock()
+	defer func(was time.Duration) { changePatience = was }(changePatience)
+	changePatience = time.Millisecond
+	if _, err := g.freeze(); err == nil || !strings.Contains(err.Error(), "by lun add (for ") {
+		t.Fatal(err)
+	}
+	end()
 	await.True(t, "the sanitize goes on to its end", func() bool {
 		_, runs := rewriting(t, m, spc.ASCSanitizeInProgress)
 		return !runs

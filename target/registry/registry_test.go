@@ -287,6 +287,29 @@ func TestReloadDuringAStalledStart(t *testing.T) {
 	})
 }
 
+// A reload that waits for the attempt of another one goes on by itself when only the time of that is over.
+func TestReloadAfterAnothersTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBed(t, base)
+		p, l := place{"iqn.2026-11.test:a", 2}, config.LUN{LUN: 2, Volume: "well"}
+		others := b.mapping.ask(p, l)
+		added := 0
+		brought := make(chan error, 1)
+		go func() {
+			brought <- b.mapping.bring(t.Context(), p, l, func(c *coming) error {
+				added++
+				b.mapping.ended(c, p, nil)
+				return nil
+			})
+		}()
+		synctest.Wait()
+		b.mapping.ended(others, p, fmt.Errorf("storage is busy: %w", context.DeadlineExceeded))
+		if err := <-brought; err != nil || added != 1 {
+			t.Errorf("%v, added %d times", err, added)
+		}
+	})
+}
+
 // What a reload takes out of the configuration while its volume is on its way from the start is not served when the
 // storage answers.
 func TestRemovedDuringAStalledStart(t *testing.T) {

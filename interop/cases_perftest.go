@@ -11,7 +11,8 @@ import (
 )
 
 // Part 1 once more: our library as the peer of perftest's programs with -R, which
-// exchange their parameters by Sends on a connection of their own.
+// exchange their parameters by Sends on a connection of their own. They are told their device:
+// else they take the first there is for what the connection runs over (ctx_find_dev).
 var perftestCases = func() []Case {
 	var cases []Case
 	for _, kind := range []string{"write-bw", "read-bw", "send-bw", "write-lat", "read-lat", "send-lat"} {
@@ -44,7 +45,7 @@ func perftestKernelClient(e *Env, kind, tool string) (string, error) {
 			continue
 		}
 		reported, err := perftestClient(e, []string{kind, "-s", strconv.Itoa(r.size), "-n", strconv.Itoa(r.iters)},
-			fmt.Sprintf("%s -R -F -s %d -n %d", tool, r.size, r.iters))
+			fmt.Sprintf("%s -d siw_eth0 -R -F -s %d -n %d", tool, r.size, r.iters))
 		if err != nil {
 			return "", fmt.Errorf("%d bytes: %w", r.size, err)
 		}
@@ -62,7 +63,7 @@ func perftestKernelServer(e *Env, kind, tool string) (string, error) {
 	}
 	var seen []string
 	for _, r := range perftestRuns {
-		server, err := g.Start(settings("") + fmt.Sprintf("dmesg -C; timeout 90 %s -R -F -p 18515 -s %d -n %d || die server; quiet_kernel", tool, r.size, r.iters))
+		server, err := g.Start(settings("") + fmt.Sprintf("dmesg -C; timeout 90 %s -d siw_eth0 -R -F -p 18515 -s %d -n %d || die server; quiet_kernel", tool, r.size, r.iters))
 		if err != nil {
 			return "", err
 		}
@@ -110,7 +111,7 @@ var readDepths = []string{"1", "16", "128"}
 
 func readDepthsKernelClient(_ context.Context, e *Env) (string, error) {
 	for _, depth := range readDepths {
-		if _, err := perftestClient(e, []string{"read-bw", "-s", "4096", "-o", depth}, "ib_read_bw -R -F -s 4096 -n 1000 -t 500"); err != nil {
+		if _, err := perftestClient(e, []string{"read-bw", "-s", "4096", "-o", depth}, "ib_read_bw -d siw_eth0 -R -F -s 4096 -n 1000 -t 500"); err != nil {
 			return "", fmt.Errorf("IRD %s: %w", depth, err)
 		}
 	}
@@ -123,7 +124,7 @@ func readDepthsKernelServer(_ context.Context, e *Env) (string, error) {
 		return "", err
 	}
 	for _, depth := range readDepths {
-		server, err := g.Start(settings("") + "dmesg -C; timeout 90 ib_read_bw -R -F -p 18515 -s 4096 -n 1000 || die server; quiet_kernel")
+		server, err := g.Start(settings("") + "dmesg -C; timeout 90 ib_read_bw -d siw_eth0 -R -F -p 18515 -s 4096 -n 1000 || die server; quiet_kernel")
 		if err != nil {
 			return "", err
 		}

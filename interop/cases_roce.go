@@ -244,7 +244,7 @@ func rocePerftestCases() []Case {
 					what = strconv.Itoa(r.size)
 					args = append(args, "-s", what)
 				}
-				if err := one(program+" -R -F "+strings.Join(args, " "), args...); err != nil {
+				if err := one(program+" -d rxe_eth1 -R -F "+strings.Join(args, " "), args...); err != nil {
 					return "", fmt.Errorf("%s bytes: %w", what, err)
 				}
 				seen = append(seen, what)
@@ -306,7 +306,7 @@ func rocePerftestTCPCases() []Case {
 				if !strings.HasPrefix(kind, "atomic") {
 					args = append(args, "-s", strconv.Itoa(r.size))
 				}
-				if err := one(program+" -x 1 -F "+strings.Join(args, " "), append(append(args, flags...), "--tcp-exchange")...); err != nil {
+				if err := one(program+" -d rxe_eth1 -x 1 -F "+strings.Join(args, " "), append(append(args, flags...), "--tcp-exchange")...); err != nil {
 					return fmt.Errorf("%d bytes: %w", r.size, err)
 				}
 			}

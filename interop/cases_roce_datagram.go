@@ -14,7 +14,7 @@ import (
 var roceDatagramCases = func() []Case {
 	var cases []Case
 	for _, kind := range []string{"rc", "uc", "ud"} {
-		kernel := "ibv_" + kind + "_pingpong -g 1 -n 200"
+		kernel := "ibv_" + kind + "_pingpong -d rxe_eth1 -g 1 -n 200"
 		ours := []string{"-n", "200"}
 		size := "4096"
 		if kind == "ud" {

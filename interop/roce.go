@@ -48,7 +48,9 @@ func (e *Env) RoCE(mtu int) error {
 		e.w.drop() // the guest was booted with the other kind of link
 	}
 	e.net = n
-	_, err = e.In("rxe_up %d || die rxe", mtu)
+	// siw before it, as in a guest that cases of siw had before: programs that take the first
+	// device there is do not get on with ours then.
+	_, err = e.In("siw_up && rxe_up %d || die rxe", mtu)
 	return err
 }
 

@@ -31,7 +31,7 @@
 // is the identification itself if the packet is whole, and has bits above the lower 16 in all but one
 // of 65536 cases if it is not. packet.IDs then asks whether the peer would send that one: plain
 // sockets send 0 to 127, which leaves one damaged packet in 2^25 undiscovered; Linux's own generator
-// grows by small steps, which leaves one in 2^22 while packets flow. Over IPv6 there is no
+// grows by small steps, which leaves one in 2^21 while packets flow. Over IPv6 there is no
 // identification and nothing is lost. All 3855 packets of 45 captures agree (TestCaptures).
 //
 // Other ways. A reduced basis of 16 vectors for each length of packet: the same answer from tables of
@@ -39,7 +39,7 @@
 // checksum is 0 from most peers, so nothing would be left but Ethernet's.
 //
 // Consequences. A peer that changes its kind of identification (a new kernel, another machine under
-// the same address) loses one packet, which it sends again. What 22 to 25 bits do not catch reaches
+// the same address) loses one packet, which it sends again. What 21 to 25 bits do not catch reaches
 // memory; who wants more uses IPv6, or digests above (NVMe has none over RDMA; iSCSI's are off over
 // iSER by RFC 7145 §9).
 package packet

@@ -72,7 +72,8 @@
 //     asked for at the end of each message and twice in a window.
 //
 // TestLossyNetwork runs both machines against each other in a time of their own, with 0 to 20 % of the
-// packets lost, doubled and overtaken: every request is executed once, in order.
+// packets lost, doubled and overtaken: every request is executed once, in order. TestEachPacket has that
+// happen to each packet of short exchanges in turn, also with one end that does what rxe's does.
 //
 // Other ways. Keeping copies of packets: memory for each one in flight, and payload copied. Selective
 // retransmission as some adapters do: no packet says what has arrived, so only both ends of our own

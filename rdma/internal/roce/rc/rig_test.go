@@ -28,8 +28,14 @@ const (
 
 func newRig(t testing.TB, cfg Params) *rig {
 	t.Helper()
+	return newRigOf(t, cfg, rigMemory)
+}
+
+// newRigOf is newRig with so much memory.
+func newRigOf(t testing.TB, cfg Params, memory int) *rig {
+	t.Helper()
 	v := verbstest.NewQP(t)
-	g := &rig{Responder: NewResponder(v.QP, cfg), v: v, mem: make([]byte, rigMemory)}
+	g := &rig{Responder: NewResponder(v.QP, cfg), v: v, mem: make([]byte, memory)}
 	g.key, g.region = g.open(t, g.mem, everything)
 	return g
 }

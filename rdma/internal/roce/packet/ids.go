@@ -10,7 +10,7 @@ import "time"
 //     passes one time in 2^25.
 //   - growing: Linux's generator for one destination, which takes a step for each
 //     packet to it, and up to one for each tick of its clock in between. A window of
-//     1536 is left open while packets come, less than eleven bits, so one time in 2^21.
+//     2048 is left open while packets come, eleven bits, so one time in 2^21.
 //
 // The first packet settles the kind. A peer may change it (its machine was started anew,
 // another sends from the same address): two packets in a row that agree with each other
@@ -37,7 +37,7 @@ type idSeries struct {
 const (
 	maxSegments   = 128  // of one UDP_SEGMENT call
 	idWindow      = 1024 // steps that may lie between two packets of one peer
-	idReordered   = 512  // steps back that are allowed: those of other connections overtake, by other queues of a device
+	idReordered   = 1024 // steps back that are allowed: rxe has 64 packets of each connection in queues of a device, which overtake each other
 	idTicksPerSec = 1000 // the fastest clock that Linux is built with
 )
 

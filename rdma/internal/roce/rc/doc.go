@@ -59,6 +59,9 @@
 //     rxe's own end is over with that, this one is not: the copy may have been late, and a peer that
 //     has the answer passes over the NAK. Where the key goes while the second answer waits there is
 //     silence. Answers to later requests stay queued, and are not taken for asked again.
+//   - Behind the first packet of a READ's answer there is no NAK, though IBA has one: rxe completes the
+//     READ with success then, whatever is missing. With the key, or the memory, gone in the middle the
+//     connection ends, and a peer that goes on asking for the rest is told by that, too.
 //   - The requester keeps no list of packets: send queue entries know their PSNs, unwrapped to 64
 //     bits, and a packet is built anew from the entry when it is sent again. It sends what rxe sends
 //     (TestRequestsAsLinux, 952 packets). A gap between answers counts as a NAK, once until there is

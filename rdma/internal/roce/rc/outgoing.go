@@ -12,11 +12,24 @@ import (
 type Outgoing = message.Outgoing
 
 // Unreadable says that the payload of the packet that Next has made last cannot be read:
-// the peer is told, and the connection is over.
+// the connection is over.
 func (r *Responder) Unreadable(o *Outgoing) {
+	r.broken(packet.NAKRemoteOperational, o.Packet.PSN, "the memory that the peer reads cannot be touched")
+}
+
+// broken ends the connection for a READ whose answer does not go on at a PSN. At its first one the
+// peer is told by a NAK. Behind that Linux's rxe takes a NAK for the end of the answer, and
+// completes the READ with success (check_ack and COMPST_ERROR in rxe_comp.c): there the end of the
+// connection has to do.
+func (r *Responder) broken(s packet.Syndrome, psn packet.PSN, reason string) {
 	r.answers.n = 0 // what follows it is not answered any more
-	why := &Refused{Syndrome: packet.NAKRemoteOperational, PSN: o.Packet.PSN, Op: packet.ReadRequest, Reason: "the memory that the peer reads cannot be touched"}
-	r.end(why, why.Syndrome, why.PSN)
+	why := &Refused{Syndrome: s, PSN: psn, Op: packet.ReadRequest, Reason: reason}
+	if was := r.resources.find(psn); was != nil && was.psn == psn {
+		r.end(why, s, psn)
+		return
+	}
+	r.err = why
+	r.Flush()
 }
 
 // Light says whether all that there is to send is one acknowledgement: the peer learns of
@@ -39,7 +52,7 @@ func (r *Responder) Next(o *Outgoing) bool {
 			if r.segment(o, a) {
 				return true
 			}
-			continue // segment has put a NAK in its place, or dropped it
+			continue // segment has dropped it, or put a NAK in its place
 		}
 		o.Packet.AETH = packet.AETH{Syndrome: a.verd, MSN: a.msn}
 		o.Packet.Original = a.orig
@@ -62,10 +75,7 @@ func (r *Responder) segment(o *Outgoing, a *answer) bool {
 			return false
 		}
 		if f != mem.None {
-			why := fmt.Sprintf("key %#08x was revoked while the peer read: %v", a.reth.RKey, f)
-			psn := a.psn
-			r.answers.n = 0 // what follows it is not answered any more
-			r.end(&Refused{Syndrome: message.MemoryFault, PSN: psn, Op: packet.ReadRequest, Reason: why}, message.MemoryFault, psn)
+			r.broken(message.MemoryFault, a.psn, fmt.Sprintf("key %#08x was revoked while the peer read: %v", a.reth.RKey, f))
 			return false
 		}
 		o.Take(reg.Pieces(), off, n)

@@ -9,6 +9,7 @@ type resource struct {
 	n    int         // PSNs that the answer takes
 	reth packet.RETH // of a READ
 	orig uint64      // of an atomic: its result
+	rest int         // how often what was missing of a READ was asked for, and its key was revoked
 	atom bool
 	used bool
 }

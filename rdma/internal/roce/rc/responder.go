@@ -156,7 +156,14 @@ func (r *Responder) duplicate(p *packet.Packet) {
 		if message.Allowed(r.qp, &p.RETH, mem.RemoteRead) != mem.None {
 			// The key has been revoked since. A peer that still waits is told, as Linux' rxe does
 			// it, and need not ask until it gives up. One that does not has sent this before it got
-			// the answer, and passes over the NAK: no reason for the connection to end here.
+			// the answer, and passes over the NAK: no reason for the connection to end here. Of the
+			// rest of a READ there is no NAK (see broken): who goes on asking for that does wait.
+			if was.psn != p.PSN {
+				if was.rest++; was.rest == restAsked {
+					r.broken(message.MemoryFault, p.PSN, fmt.Sprintf("key %#08x was revoked before the peer had all of it", p.RETH.RKey))
+				}
+				return
+			}
 			a.op, a.verd = packet.Acknowledge, message.MemoryFault
 		}
 		r.answers.again(a)
@@ -172,6 +179,10 @@ func (r *Responder) duplicate(p *packet.Packet) {
 		r.answers.ack(r.expect.Add(-1), r.msn)
 	}
 }
+
+// restAsked is how often a peer may ask for the rest of a READ whose key has been revoked until
+// that is no copy that a network has made, or held back.
+const restAsked = 3
 
 // covers says whether a READ that asks for h from psn on is the remembered one, or what
 // was missing of it.

@@ -458,8 +458,15 @@ func TestRevoked(t *testing.T) {
 	g.Next(&g.out)
 	g.out.Release()
 	g.region.Revoke()
-	if s := lines(g.drain()); s != "Acknowledge 0x62 @ffffff" || g.Err() == nil {
+	// Linux's rxe takes a NAK in the middle for the end of the answer.
+	if s := lines(g.drain()); s != "" || g.Err() == nil {
 		t.Error("READ:", s, g.Err())
+	}
+	g = newRig(t, small)
+	g.Receive(&p)
+	g.region.Revoke()
+	if s := lines(g.drain()); s != "Acknowledge 0x62 @fffffe" || g.Err() == nil {
+		t.Error("READ, before its answer:", s, g.Err())
 	}
 	g = newRig(t, small)
 	g.give(g.to(request(packet.WriteFirst, small.PSN, fill(256)), 0, 512))
@@ -495,7 +502,7 @@ func TestDuplicateOfARevokedRead(t *testing.T) {
 		"all of it": {func(g *rig) { g.region.Revoke() },
 			func(g *rig) packet.Packet { return g.to(request(packet.ReadRequest, small.PSN, nil), 0, 600) }, "Acknowledge 0x62 @fffffe"},
 		"the rest": {func(g *rig) { g.region.Revoke() },
-			func(g *rig) packet.Packet { return g.to(request(packet.ReadRequest, 0xffffff, nil), 256, 344) }, "Acknowledge 0x62 @ffffff"},
+			func(g *rig) packet.Packet { return g.to(request(packet.ReadRequest, 0xffffff, nil), 256, 344) }, ""},
 		"another key by now": {func(g *rig) { g.region.Open(nil, [][]byte{g.mem}, everything) },
 			func(g *rig) packet.Packet { return g.to(request(packet.ReadRequest, small.PSN, nil), 0, 600) }, "Acknowledge 0x62 @fffffe"},
 		"no longer readable": {func(g *rig) { g.region.OpenKey(nil, [][]byte{g.mem}, mem.RemoteWrite, uint8(g.key)) },
@@ -522,6 +529,18 @@ func TestDuplicateOfARevokedRead(t *testing.T) {
 				t.Errorf("what comes behind it: %q, %v", s, g.Err())
 			}
 		})
+	}
+}
+
+// Who goes on asking for the rest of such a READ waits for it, and learns of it by the end.
+func TestRestOfARevokedRead(t *testing.T) {
+	g := newRig(t, small)
+	g.give(g.to(request(packet.ReadRequest, small.PSN, nil), 0, 600))
+	g.region.Revoke()
+	for i := 1; i <= restAsked; i++ {
+		if s := lines(g.give(g.to(request(packet.ReadRequest, 0xffffff, nil), 256, 344))); s != "" || (g.Err() != nil) != (i == restAsked) {
+			t.Errorf("asked %d times: %q, %v", i, s, g.Err())
+		}
 	}
 }
 

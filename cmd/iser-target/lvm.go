@@ -97,19 +97,31 @@ func concerns(gs []admin.VolumeGroup, args []string) bool {
 		if strings.HasPrefix(arg, "-") {
 			path, is := strings.CutPrefix(arg, "--devices=")
 			devices = devices || is
-			served = served || is && slices.ContainsFunc(gs, func(g admin.VolumeGroup) bool { return slices.Contains(g.Devices, path) })
+			served = served || is && slices.ContainsFunc(gs, func(g admin.VolumeGroup) bool { return isAmong(path, g.Devices) })
 			continue
 		}
 		named = true
 		group, _, _ := strings.Cut(strings.TrimPrefix(arg, "/dev/"), "/")
 		path, err := filepath.Abs(strings.SplitN(arg, ":", 2)[0])
 		for _, g := range gs {
-			if g.Name == group || err == nil && slices.Contains(g.Devices, path) {
+			if g.Name == group || err == nil && isAmong(path, g.Devices) {
 				return true
 			}
 		}
 	}
 	return !named && (served || !devices && len(gs) > 0)
+}
+
+// isAmong reports whether a path leads to one of the devices, by its own name or another one.
+func isAmong(path string, devices []string) bool {
+	if slices.Contains(devices, path) {
+		return true
+	}
+	is, err := os.Stat(path)
+	return err == nil && slices.ContainsFunc(devices, func(d string) bool {
+		other, err := os.Stat(d)
+		return err == nil && os.SameFile(is, other)
+	})
 }
 
 // lvmBackend offers the target's groups on the admin socket.

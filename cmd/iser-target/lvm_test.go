@@ -95,6 +95,46 @@ targets:
 	}
 }
 
+// A configuration names devices from its own folder on, LVM_DEVICES by any path. A report has each volume once,
+// as the target knows it.
+func TestLVMByOtherPaths(t *testing.T) {
+	dir := t.TempDir()
+	t.Chdir(dir)
+	group := fmt.Sprintf("vgpaths%d", os.Getpid())
+	t.Cleanup(func() { // root's own archive and backup
+		files, _ := filepath.Glob("/etc/lvm/archive/" + group + "_*")
+		for _, f := range append(files, "/etc/lvm/backup/"+group) {
+			os.Remove(f)
+		}
+	})
+	err := os.WriteFile("c.yaml", fmt.Appendf(nil, `portals:
+  - listen: %s
+admin: {socket: s}
+volumes:
+  - {name: data, type: lvm, vg: %s, lv: data, devices: [a.img], size: 16MiB, create: true}
+targets:
+  - iqn: iqn.2026-11.softiser:lvm
+    luns: [{lun: 0, volume: data}]
+`, loopback.FreeAddr(t), group), 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	start(t, "--config", "c.yaml", "--log-level", "error")
+	link := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(filepath.Join(dir, "a.img"), link); err != nil {
+		t.Fatal(err)
+	}
+	for _, devices := range []string{"a.img", filepath.Join(dir, "a.img"), link} {
+		t.Setenv("LVM_DEVICES", devices)
+		for _, args := range [][]string{{"lvs"}, {"lvs", group}} {
+			code, out := command(t, append(append([]string{"lvm", "--socket", "s"}, args...), "--noheadings", "-o", "lv_name,lv_active")...)
+			if got := strings.Join(strings.Fields(out), " "); code != 0 || got != "data active" {
+				t.Errorf("%v, LVM_DEVICES=%s: code %d, %q", args, devices, code, got)
+			}
+		}
+	}
+}
+
 // atTerminal makes standard input a terminal until the test ends, if there can be
 // one, and returns a function that types.
 func atTerminal(t *testing.T) (typed func(string), ok bool) {

@@ -310,19 +310,22 @@ func (a *app) scan() (*vg.Scan, error) {
 // on the given devices.
 func (a *app) scanLive() (*vg.Scan, error) {
 	var live []*vg.Group
-	served := map[string]bool{}
+	var served []os.FileInfo
 	for _, name := range a.env.Manager.Groups() {
 		if g := a.env.Manager.Group(name); g != nil {
 			v := g.View()
 			live = append(live, v)
 			for _, d := range v.Disks {
-				served[d.Path] = true
+				if st, err := os.Stat(d.Path); err == nil {
+					served = append(served, st)
+				}
 			}
 		}
 	}
 	var others []*vg.Disk
 	for _, p := range a.devices {
-		if served[p] {
+		st, err := os.Stat(p)
+		if err == nil && slices.ContainsFunc(served, func(x os.FileInfo) bool { return os.SameFile(x, st) }) {
 			continue
 		}
 		d, err := a.reader(p)

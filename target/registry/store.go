@@ -6,6 +6,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"syscall"
 
 	"go.uber.org/zap"
@@ -102,7 +103,13 @@ func storeSize(v config.Volume) (config.Size, error) {
 // openDevice opens the backing store of a volume.
 func openDevice(v config.Volume, handed *blockdev.Opened, pool *blockdev.Pool, lvs *lvm.Manager, epochs string) (blockdev.Device, error) {
 	if v.Type == config.VolumeLVM {
-		s := lvm.Spec{VG: v.VG, LV: v.LV, Devices: v.Devices}
+		s := lvm.Spec{VG: v.VG, LV: v.LV}
+		for _, p := range v.Devices { // lvm commands, in folders of their own, name them as well
+			if abs, err := filepath.Abs(p); err == nil {
+				p = abs
+			}
+			s.Devices = append(s.Devices, p)
+		}
 		if v.Create {
 			s.Size, s.Stripes, s.StripeSize = int64(v.Size), v.Stripes, int64(v.StripeSize)
 			s.Pool, s.PoolSize, s.ErrorWhenFull = v.Pool, int64(v.PoolSize), v.ErrorWhenFull

@@ -1,10 +1,12 @@
 package admin
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -157,6 +159,37 @@ func TestLVM(t *testing.T) {
 	}
 	if out.String() != in || stderr.String() != "a warning\n" || (*calls)[0] != "import vg0/a b" {
 		t.Errorf("%d bytes of output, %q, %q", out.Len(), stderr.String(), *calls)
+	}
+}
+
+// A command need not read what it is given: the connection ends with it, and without a panic.
+func TestLVMLeavesInput(t *testing.T) {
+	ln, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var said bytes.Buffer
+	log.SetOutput(&said)
+	defer log.SetOutput(os.Stderr)
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	b := LVM{Run: func(context.Context, []string, io.Reader, io.Writer, io.Writer) error { return nil }}
+	go func() { ended <- Serve(ctx, ln, Backend{LVM: b}) }()
+	defer func() { stop(); <-ended }()
+	for path, want := range map[string]string{"/v1/lvm?arg=lvs": " 200 OK", "/v1/lvm": "there is no command"} {
+		conn, err := net.Dial("unix", ln.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		io.WriteString(conn, "POST "+path+" HTTP/1.1\r\nHost: target\r\nContent-Length: 5\r\n\r\nhello")
+		if path == "/v1/lvm" {
+			conn.(*net.UnixConn).CloseWrite()
+		}
+		// The end of the connection comes after the panic has been told.
+		if got, err := io.ReadAll(conn); err != nil || !strings.Contains(string(got), want) || said.Len() > 0 {
+			t.Errorf("%s: %q, %v; log: %s", path, got, err, &said)
+		}
 	}
 }
 

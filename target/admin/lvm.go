@@ -59,16 +59,23 @@ func (l *limited) Write(p []byte) (int, error) {
 func (l LVM) handle(mux *http.ServeMux) {
 	mux.HandleFunc("GET "+lvmPath, func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, l.Groups()) })
 	mux.HandleFunc("POST "+lvmPath, func(w http.ResponseWriter, r *http.Request) {
+		args := r.URL.Query()["arg"]
+		if len(args) == 0 {
+			answer(w, http.StatusBadRequest, Error{"there is no command: each of its words is an arg of the query"})
+			return
+		}
 		// An import answers while its input is still arriving.
 		if err := http.NewResponseController(w).EnableFullDuplex(); err != nil {
 			answer(w, http.StatusInternalServerError, Error{err.Error()})
 			return
 		}
+		// Of input that the command has not read, net/http would read on beside the next request, and panic.
+		w.Header().Set("Connection", "close")
 		w.Header().Set("Trailer", trailerError+", "+trailerKind+", "+trailerStderr)
 		w.WriteHeader(http.StatusOK)
 		var stderr limited
 		out := flushing{w, http.NewResponseController(w)}
-		err := l.Run(r.Context(), r.URL.Query()["arg"], r.Body, out, &stderr)
+		err := l.Run(r.Context(), args, r.Body, out, &stderr)
 		if err != nil {
 			said := err.Error()
 			w.Header().Set(trailerError, url.QueryEscape(said[:min(len(said), maxTrailer)]))

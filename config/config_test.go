@@ -210,6 +210,7 @@ func TestParseRefuses(t *testing.T) {
 		{"RoCE twice", "volumes:", "  - listen: roce://127.0.0.1\n  - listen: roce://127.0.0.1:3260\nvolumes:", []string{"portals[2].listen", "already the address of portals[1]"}},
 		{"RoCE and TCP", "volumes:", "  - listen: roce://[::1]\n    protocols: [iser, iscsi]\n    freebind: true\nvolumes:", []string{"portals[1].protocols[1]", "iser, nvme-rdma", "portals[1].freebind"}},
 		{"portal covered", "volumes:", "  - listen: 0.0.0.0:3260\nvolumes:", []string{"x.yaml:3:", "portals[1].listen", "0.0.0.0:3260 overlaps with 127.0.0.1:3260"}},
+		{"more than any integer holds", "targets:", "limits: {sessions: 99999999999999999999}\ntargets:", []string{"limits.sessions", "99999999999999999999 is too large"}},
 		{"yaml syntax", "portals:", "portals: [", []string{"x.yaml", "line"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -229,6 +230,17 @@ func TestParseRefuses(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// Numbers are decimal, as sizes are, whatever YAML 1.1 takes them for.
+func TestLeadingZeros(t *testing.T) {
+	c, err := Parse([]byte("limits: {workers: 010, sessions: 00000900}\niscsi: {max_outstanding_r2t: 08, error_recovery_level: 00}"), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Limits.Workers != 10 || c.Limits.Sessions != 900 || c.ISCSI.MaxOutstandingR2T != 8 || c.ISCSI.ErrorRecoveryLevel != 0 {
+		t.Errorf("%+v, %+v", c.Limits, c.ISCSI)
 	}
 }
 

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"reflect"
 	"strings"
@@ -70,6 +71,9 @@ func (r *report) shape(n *yaml.Node, t reflect.Type, key string) {
 			r.addLine(n.Line, key, "%q is not true or false", n.Value)
 		}
 	case t.Kind() == reflect.Int || t.Kind() == reflect.Int64:
+		if n.Tag != "!!str" && n.Value != "" && strings.Trim(n.Value, "0123456789") == "" {
+			n.Tag, n.Value = "!!int", cmp.Or(strings.TrimLeft(n.Value, "0"), "0") // 010 is ten; YAML 1.1 has it for 8
+		}
 		var i int64
 		if n.Tag != "!!int" {
 			r.addLine(n.Line, key, "%q is not a whole number", n.Value)

@@ -10,10 +10,20 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 )
 
 // MaxLUN is the highest LUN that flat addressing carries (SAM-5 §4.7).
 const MaxLUN = 16383
+
+// maxAlias is the length of the longest TargetAlias, bytes (RFC 7143 §6.1).
+const maxAlias = 255
+
+// shown reports whether a name consists of characters that tables can have: no end of a line, nothing that
+// a terminal obeys, no NUL, which ends a text on the wires.
+func shown(s string) bool {
+	return !strings.ContainsFunc(s, func(c rune) bool { return !unicode.IsPrint(c) })
+}
 
 // check finds what the shape alone does not show: missing and contradicting
 // values, duplicates, references to nothing.
@@ -175,6 +185,8 @@ func (c *Config) checkVolumes(r *report) {
 		v, key := &c.Volumes[i], fmt.Sprintf("volumes[%d]", i)
 		if v.Name == "" {
 			r.add(key+".name", "missing; LUNs refer to the volume by it")
+		} else if !shown(v.Name) {
+			r.add(key+".name", "%q has characters that cannot be shown", v.Name)
 		} else if first, ok := names[v.Name]; ok {
 			r.add(key+".name", "%q is already the name of %s", v.Name, first)
 		}
@@ -323,6 +335,9 @@ func (c *Config) checkTargets(r *report) {
 			r.add(key+".iqn", "%s is already the name of %s", t.IQN, first)
 		}
 		iqns[t.IQN] = key
+		if !shown(t.Alias) || len(t.Alias) > maxAlias {
+			r.add(key+".alias", "%q: initiators take up to %d bytes, of characters that can be shown", t.Alias, maxAlias)
+		}
 		c.checkLUNs(r, key, t, volumes)
 		for j, a := range t.Portals {
 			if !listen[a] {
@@ -395,7 +410,7 @@ func checkName(n string) string {
 		return fmt.Sprintf("has %d bytes; an iSCSI name has at most 223", len(n))
 	case n != strings.ToLower(n):
 		return fmt.Sprintf("%q has upper-case letters; iSCSI names are lower case", n)
-	case strings.ContainsAny(n, " _/\\\"'\t"):
+	case strings.ContainsAny(n, " _/\\\"',") || !shown(n):
 		return fmt.Sprintf("%q holds a character that iSCSI names exclude; letters, digits, '.', '-' and ':' are allowed", n)
 	}
 	kind, rest, _ := strings.Cut(n, ".")

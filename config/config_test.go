@@ -211,6 +211,11 @@ func TestParseRefuses(t *testing.T) {
 		{"RoCE and TCP", "volumes:", "  - listen: roce://[::1]\n    protocols: [iser, iscsi]\n    freebind: true\nvolumes:", []string{"portals[1].protocols[1]", "iser, nvme-rdma", "portals[1].freebind"}},
 		{"portal covered", "volumes:", "  - listen: 0.0.0.0:3260\nvolumes:", []string{"x.yaml:3:", "portals[1].listen", "0.0.0.0:3260 overlaps with 127.0.0.1:3260"}},
 		{"more than any integer holds", "targets:", "limits: {sessions: 99999999999999999999}\ntargets:", []string{"limits.sessions", "99999999999999999999 is too large"}},
+		{"a volume's name of two lines", "name: b", "name: \"b\\nc\"", []string{"x.yaml:5:", "volumes[1].name", "cannot be shown"}},
+		{"a volume's name that colours the terminal", "name: b", "name: \"\\e[31mb\"", []string{"volumes[1].name", `"\x1b[31mb"`}},
+		{"an alias that ends on the wire", "    luns:", "    alias: \"x\\0TargetName=y\"\n    luns:", []string{"x.yaml:8:", "targets[0].alias", "can be shown"}},
+		{"a long alias", "    luns:", "    alias: " + strings.Repeat("ü", 128) + "\n    luns:", []string{"targets[0].alias", "255 bytes"}},
+		{"iqn with a comma", "softiser:a", "softiser:a,b", []string{"x.yaml:7:", "targets[0].iqn", "exclude"}},
 		{"yaml syntax", "portals:", "portals: [", []string{"x.yaml", "line"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

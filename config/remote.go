@@ -14,7 +14,7 @@ var nvmeProtocols = []string{"nvme-tcp", "nvme-rdma"}
 
 // validNQN reports whether s can be the name of a subsystem.
 func validNQN(s string) bool {
-	return strings.HasPrefix(s, "nqn.") && len(s) <= maxNQN && !strings.ContainsAny(s, " \t\n")
+	return strings.HasPrefix(s, "nqn.") && len(s) <= maxNQN && shown(s) && !strings.Contains(s, " ")
 }
 
 // checkDiscovery checks what NVMe's discovery service is called, and whom it refers to.

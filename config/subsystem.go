@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"path"
+	"strings"
 )
 
 // MaxNSID is the largest namespace identifier.
@@ -29,6 +30,8 @@ func (c *Config) checkSubsystems(r *report) {
 		nqns[s.NQN] = key
 		if len(s.Serial) > 20 {
 			r.add(key+".serial", "%q has %d characters, 20 are possible", s.Serial, len(s.Serial))
+		} else if strings.ContainsFunc(s.Serial, func(c rune) bool { return c < ' ' || c > '~' }) {
+			r.add(key+".serial", "%q: a serial number is printable ASCII", s.Serial)
 		}
 		checkRange(r, key+".min_cntlid", s.MinCntlID, 0, maxCntlID)
 		checkRange(r, key+".max_cntlid", s.MaxCntlID, 0, maxCntlID)

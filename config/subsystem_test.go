@@ -14,7 +14,9 @@ func TestSubsystemMistakes(t *testing.T) {
 	const volumes = "volumes: [{name: a, type: memory, size: 1MiB}, {name: r, type: memory, size: 1MiB, removable: true}]\n"
 	for want, text := range map[string]string{
 		"subsystems[0].nqn":                  `subsystems: [{nqn: iqn.x}]`,
+		`"nqn.x\x00y" is no NVMe name`:       `subsystems: [{nqn: "nqn.x\0y"}]`,
 		"subsystems[1].nqn":                  `subsystems: [{nqn: nqn.x}, {nqn: nqn.x}]`,
+		"a serial number is printable ASCII": `subsystems: [{nqn: nqn.x, serial: "ä"}]`,
 		"subsystems[0].serial":               `subsystems: [{nqn: nqn.x, serial: "123456789012345678901"}]`,
 		"subsystems[0].namespaces[0].nsid":   `subsystems: [{nqn: nqn.x, namespaces: [{nsid: 0, volume: a}]}]`,
 		"subsystems[0].namespaces[1].nsid":   `subsystems: [{nqn: nqn.x, namespaces: [{nsid: 1, volume: a}, {nsid: 1, volume: a}]}]`,

@@ -57,7 +57,7 @@ func find(name string) (*place, error) {
 	}
 	u, err := url.Parse(endpoint)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.User != nil || strings.Trim(u.Path, "/") != "" {
-		return nil, fmt.Errorf("%s: the store's address in AWS_ENDPOINT_URL is not http(s)://HOST[:PORT]", name)
+		return nil, fmt.Errorf("%s: the store's address in AWS_ENDPOINT_URL_S3 (else AWS_ENDPOINT_URL) is not http(s)://HOST[:PORT]", name)
 	}
 	o.Secure = u.Scheme == "https"
 	p := &place{bucket: bucket, key: key}

@@ -236,7 +236,7 @@ func TestRefused(t *testing.T) {
 		t.Errorf("a bucket that is not there: %v", err)
 	}
 	t.Setenv("AWS_ENDPOINT_URL_S3", "127.0.0.1:9000")
-	if _, err := Open(t.Context(), "s3://vols/x"); err == nil || !strings.Contains(err.Error(), "http(s)://") {
+	if _, err := Open(t.Context(), "s3://vols/x"); err == nil || !strings.Contains(err.Error(), "AWS_ENDPOINT_URL_S3 (else AWS_ENDPOINT_URL) is not http(s)://") {
 		t.Errorf("an address without a scheme: %v", err)
 	}
 	t.Setenv("AWS_ENDPOINT_URL_S3", "")

@@ -253,6 +253,22 @@ func TestReportKinds(t *testing.T) {
 	}
 }
 
+// An import of plain content that does not fit says what is wrong with the input, and what it has done to the volume.
+func TestImportDoesNotFit(t *testing.T) {
+	s := newShell(t)
+	s.group()
+	s.run("lvcreate", "-L4m", "-n", "small", "vg0")
+	for n, want := range map[int]string{
+		5 << 20:   "the input is longer than vg0/small, which has 4194304 bytes; what came before offset 4194304 has been written",
+		4<<20 + 1: "longer than vg0/small",
+		2<<20 + 1: "within a block of 512 bytes, after 2097153; what came before offset 2097152 has been written",
+	} {
+		if _, err := s.try(make([]byte, n), "import", "-y", "--raw", "vg0/small"); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%d bytes: %v, want %s", n, err, want)
+		}
+	}
+}
+
 func TestTransfer(t *testing.T) {
 	s := newShell(t)
 	s.group()

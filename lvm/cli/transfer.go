@@ -271,11 +271,14 @@ func (a transfers) importRaw(ctx context.Context, arg string, r io.Reader) (err 
 			return fmt.Errorf("%w; what came before offset %d has been written", err, off)
 		}
 		if n > 0 {
-			if int64(n)%block != 0 {
-				return fmt.Errorf("the input ends within a block of %d bytes, after %d", block, off+int64(n))
+			switch size := v.Info().Size; {
+			case off+int64(n) > size:
+				return fmt.Errorf("the input is longer than %s, which has %d bytes; what came before offset %d has been written", arg, size, off)
+			case int64(n)%block != 0:
+				return fmt.Errorf("the input ends within a block of %d bytes, after %d; what came before offset %d has been written", block, off+int64(n), off)
 			}
 			if _, err := v.WriteAt(buf[:n], off); err != nil {
-				return err
+				return fmt.Errorf("writing %s at offset %d: %w", arg, off, err)
 			}
 			off += int64(n)
 		}

@@ -202,6 +202,36 @@ func TestReloadOneLUNPerVolume(t *testing.T) {
 
 // A removal that commands outlast has not happened: the next reload goes on with it,
 // whether the file still wants it or not.
+// A volume that loses all its places and comes back elsewhere is opened as the file has it now: that its path cannot
+// change would not be true.
+func TestReloadOpensAnew(t *testing.T) {
+	const text = `
+portals: [{listen: "ADDR"}]
+volumes:
+  - {name: a, type: file, path: OLD.img, size: SIZE, create: true}
+  - {name: m, type: memory, size: SIZE}
+  - {name: stays, type: memory, size: 1MiB}
+targets:
+  - iqn: iqn.2026-11.test:a
+    luns: [{lun: FIRST, volume: a}, {lun: SECOND, volume: m}, {lun: 9, volume: stays}]
+admin: {socket: SOCK}
+logging: {level: error}
+`
+	b := serveReload(t, strings.NewReplacer("OLD", "old", "SIZE", "1MiB", "FIRST", "0", "SECOND", "1").Replace(text))
+	b.write(strings.NewReplacer("OLD", "new", "SIZE", "2MiB", "FIRST", "2", "SECOND", "3").Replace(text))
+	for _, flags := range [][]string{{"--dry-run"}, nil} {
+		if code, out := b.reload(flags...); code != 0 || strings.Contains(out, "not done") {
+			t.Errorf("reload %v: exit %d\n%s", flags, code, out)
+		}
+	}
+	if got, want := b.luns(), "a2=a(2097152) a3=m(2097152) a9=stays(1048576)"; got != want {
+		t.Errorf("serves %s, want %s", got, want)
+	}
+	if code, out := b.reload(); code != 0 || out != "nothing differs\n" {
+		t.Errorf("once more: exit %d, %s", code, out)
+	}
+}
+
 func TestReloadTriesAgain(t *testing.T) {
 	const slow = "  - {name: slow, type: memory, size: 1MiB, fault: {read_delay: 8s}}\ntargets:\n" // for all that is done meanwhile
 	base := strings.Replace(reloadBase, "level: error", "level: warn", 1)

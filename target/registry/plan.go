@@ -6,8 +6,12 @@ import "slices"
 // may be wanted by what comes.
 func plan(p *planning, setLevel func(string) error) []step {
 	targets, subsystems := targetPlan{p}, subsystemPlan{p}
-	return slices.Concat(
-		targets.goes(), subsystems.goes(), volumePlan{p}.steps(),
-		targets.comes(), subsystems.comes(), settingsPlan{p, setLevel}.steps(),
-	)
+	goes, comes := slices.Concat(targets.goes(), subsystems.goes()), slices.Concat(targets.comes(), subsystems.comes())
+	var freed []place
+	for _, s := range slices.Concat(goes, comes) {
+		if s.Error == "" {
+			freed = append(freed, s.frees...)
+		}
+	}
+	return slices.Concat(goes, volumePlan{p, freed}.steps(), comes, settingsPlan{p, setLevel}.steps())
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 
 	"softiser/blockdev"
@@ -13,7 +14,10 @@ import (
 // What a reload does about volumes that are open and stay so.
 
 // volumePlan plans what is done to open volumes.
-type volumePlan struct{ *planning }
+type volumePlan struct {
+	*planning
+	freed []place // what the reload takes away
+}
 
 // steps finds open volumes that the new configuration describes otherwise.
 func (p volumePlan) steps() (steps []step) {
@@ -27,6 +31,9 @@ func (p volumePlan) steps() (steps []step) {
 			continue
 		}
 		if fixed := withoutTunables(differing(is, v)); len(fixed) > 0 {
+			if p.closes(o) {
+				continue // where it is wanted again, it is opened anew
+			}
 			steps = append(steps, step{Change: Change{Action: "update", Object: "volume " + v.Name, Error: fmt.Sprintf(
 				"%s of an open volume cannot change; it %s, or its LUNs are removed and added again", strings.Join(fixed, ", "), atStart)}})
 			continue
@@ -56,6 +63,12 @@ func (p volumePlan) steps() (steps []step) {
 		}
 	}
 	return steps
+}
+
+// closes reports whether the reload takes all places of an open volume away.
+func (p volumePlan) closes(o *openVolume) bool {
+	places := p.volumes.placesOf(o)
+	return len(places) > 0 && !slices.ContainsFunc(places, func(at place) bool { return !slices.Contains(p.freed, at) })
 }
 
 // unfit says why an open volume cannot get the size of v, "" if it can. Shrinking

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -246,6 +247,24 @@ func TestServeNothing(t *testing.T) {
 
 // A shutdown has the times that it was given, or serve does not begin: with a negative one the
 // process would end beside its flushes, and zero is the library's word for its default.
+// A descriptor that has not been passed is refused before anything is opened: a volume might get its number, and the
+// newline. In this process those that Go has opened stand for them.
+func TestReadyDescriptorIsPassed(t *testing.T) {
+	f, err := os.Create(filepath.Join(t.TempDir(), "volume"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, fd := range []int{-1, 1 << 20, int(f.Fd())} {
+		var o output
+		if code := runWith(ended, &o, "serve", "--listen", loopback.FreeAddr(t), "--ready-fd", strconv.Itoa(fd)); code != exitUsage || !strings.Contains(o.String(), "no such descriptor has been passed") {
+			t.Errorf("--ready-fd %d: code %d, %s", fd, code, &o)
+		}
+	}
+}
+
 func TestShutdownTimes(t *testing.T) {
 	for _, c := range []struct {
 		f     serveFlags

@@ -6,9 +6,23 @@ import (
 	"os"
 
 	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
 
 	"softiser/internal/systemd"
 )
+
+// checkReady refuses a descriptor that whoever has started the process has not passed to it: later its number
+// is that of a volume, whose content the newline would change. Nothing has been opened before but by Go's
+// runtime, with FD_CLOEXEC.
+func checkReady(fd int) error {
+	if fd == 0 {
+		return nil
+	}
+	if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err != nil || flags&unix.FD_CLOEXEC != 0 {
+		return exit(exitUsage, fmt.Errorf("--ready-fd %d: no such descriptor has been passed to the program; a shell does so by %d>FILE", fd, fd))
+	}
+	return nil
+}
 
 // tellReady tells whoever has started the process that it serves: a newline on a
 // descriptor (0: none), and a message to systemd.

@@ -206,6 +206,9 @@ func (a *app) build(cfg *config.Config, f *serveFlags, c registry.Config) error 
 // serve runs until ctx ends or a signal says so, and then drains. Its error carries the
 // exit code.
 func serve(ctx context.Context, f *serveFlags, out, logTo io.Writer) error {
+	if err := checkReady(f.readyFD); err != nil {
+		return err
+	}
 	cfg, err := f.resolve()
 	if err != nil {
 		return err

@@ -366,6 +366,7 @@ func TestWrongFlags(t *testing.T) {
 		{"status --colour", "unknown flag: --colour; see iser-target status --help"},
 		{"stauts", `unknown command "stauts"`},
 		{"session lst", "did you mean list?"},
+		{"serve --config= --ready-fd -1", "--config is empty"},
 	} {
 		if code, out := command(t, strings.Fields(c.args)...); code != exitUsage || !strings.Contains(out, c.want) {
 			t.Errorf("%s: exit %d, %swant %q", c.args, code, out, c.want)

@@ -68,6 +68,9 @@ another disk there, and an empty one.`,
   iser-target serve --listen '[::]:3260' --export backup=/dev/vg0/backup,ro`,
 		Args: exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if f.config == "" && cmd.Flags().Changed("config") { // a variable that is not set, say: no wish for a demo
+				return usage.Errorf("--config is empty; name the file, or leave the flag out")
+			}
 			return serve(cmd.Context(), &f, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"path/filepath"
+	"slices"
 	"sort"
 	"sync"
 	"time"
@@ -268,6 +269,12 @@ func (g *Group) closed() bool {
 // AddDisks is vgextend: it opens devices, makes PVs of those that are none, and
 // adds them to the group.
 func (g *Group) AddDisks(paths []string, o vg.PVOptions, why string) error {
+	g.mu.Lock()
+	err := g.letGo(func(d *vg.Disk) bool { return slices.Contains(paths, d.Path) })
+	g.mu.Unlock()
+	if err != nil {
+		return err
+	}
 	ds, err := OpenDisks(g.cfg, paths)
 	if err != nil {
 		return err
@@ -289,4 +296,42 @@ func (g *Group) AddDisks(paths []string, o vg.PVOptions, why string) error {
 	}
 	g.disks.Disks = append(g.disks.Disks, ds.Disks...)
 	return nil
+}
+
+// RemoveDisks is vgreduce: it takes empty PVs out of the group, of those that which names, and closes their disks.
+func (g *Group) RemoveDisks(which func(*vg.Group) ([]*meta.PV, error), why string) (gone []*meta.PV, err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	pvs, err := which(g.md.group)
+	if err != nil {
+		return nil, err
+	}
+	disks := map[*vg.Disk]bool{}
+	for _, pv := range pvs {
+		disks[g.md.group.Disks[pv.ID]] = true
+	}
+	err = g.md.group.Reduce(pvs, why)
+	return pvs, errors.Join(err, g.letGo(func(d *vg.Disk) bool { return disks[d] }))
+}
+
+// letGo closes disks that are open and not in the group. One of which a lease still reads stays open until the
+// group is closed. The caller holds mu.
+func (g *Group) letGo(which func(*vg.Disk) bool) error {
+	used := map[*vg.Disk]bool{}
+	for _, d := range g.md.group.Disks {
+		used[d] = true
+	}
+	var errs []error
+	g.disks.Disks = slices.DeleteFunc(g.disks.Disks, func(d *vg.Disk) bool {
+		if used[d] || !which(d) {
+			return false
+		}
+		err := d.Dev.Close()
+		if errors.Is(err, blockdev.ErrInUse) {
+			return false
+		}
+		errs = append(errs, err)
+		return true
+	})
+	return errors.Join(errs...)
 }

@@ -774,6 +774,42 @@ func TestResume(t *testing.T) {
 
 // TestLive runs commands inside a target: on the groups of its manager, while
 // a volume is open.
+// A disk that is taken out of a group which a target serves is the target's no more: it can be used otherwise, and
+// come back. One that the configuration names, and that is in no group yet, can be added.
+func TestLiveGivesDisksBack(t *testing.T) {
+	s := newShell(t)
+	s.group()
+	s.run("lvcreate", "-L20m", "-n", "lin", "vg0")
+	c := filepath.Join(filepath.Dir(s.disks[0]), "c.img")
+	if err := os.WriteFile(c, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(c, 64<<20); err != nil {
+		t.Fatal(err)
+	}
+	local := *s
+	m := &lvm.Manager{Config: s.env.Config}
+	s.env.Manager = m
+	dev, err := m.Open(lvm.Spec{VG: "vg0", LV: "lin", Devices: append(slices.Clone(s.disks), c)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.run("vgextend", "vg0", c)
+	s.run("vgreduce", "vg0", c)
+	s.run("pvmove", s.disks[0])
+	s.run("vgreduce", "vg0", s.disks[0])
+	local.run("pvremove", s.disks[0])
+	s.run("vgextend", "vg0", s.disks[0])
+	local.fails("in use", "pvremove", s.disks[0])
+	if _, err := dev.WriteAt(make([]byte, 4096), 0); err != nil {
+		t.Error(err)
+	}
+	if err := errors.Join(dev.Close(), m.Close()); err != nil {
+		t.Error(err)
+	}
+	local.run("pvremove", c)
+}
+
 func TestLive(t *testing.T) {
 	s := newShell(t)
 	s.group()

@@ -102,19 +102,14 @@ func (a vgCommands) vgreduce() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return g.VG(func(x *vg.Group) error {
-			pvs, err := a.toReduce(x, args[1:], missing, all)
-			if err != nil {
-				return err
-			}
-			if err := x.Reduce(pvs, a.why()); err != nil {
-				return err
-			}
-			for _, pv := range pvs {
-				a.say("Removed %q from volume group %q", pv.Device, args[0])
-			}
-			return nil
-		})
+		pvs, err := g.RemoveDisks(func(x *vg.Group) ([]*meta.PV, error) { return a.toReduce(x, args[1:], missing, all) }, a.why())
+		if err != nil {
+			return err
+		}
+		for _, pv := range pvs {
+			a.say("Removed %q from volume group %q", pv.Device, args[0])
+		}
+		return nil
 	}
 	return c
 }

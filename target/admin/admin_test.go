@@ -193,6 +193,41 @@ func TestLVMLeavesInput(t *testing.T) {
 	}
 }
 
+// What fails on this side is not the admin socket's, and a target that ends is no matter of HTTP.
+func TestLVMBreaksOff(t *testing.T) {
+	c, _, _ := start(t)
+	full, away := errors.New("out: no space left"), errors.New("in: is a directory")
+	if err := c.LVM(t.Context(), []string{"import", "vg0/a"}, strings.NewReader("data"), failing{full}, io.Discard); err != full {
+		t.Errorf("an output that is full: %v", err)
+	}
+	if err := c.LVM(t.Context(), []string{"import", "vg0/a"}, failing{away}, io.Discard, io.Discard); err != away {
+		t.Errorf("an input that cannot be read: %v", err)
+	}
+	path := filepath.Join(t.TempDir(), "s")
+	ln, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	go func() {
+		if conn, err := ln.Accept(); err == nil {
+			conn.Read(make([]byte, 1))
+			conn.Close()
+		}
+	}()
+	c = NewClient(path)
+	defer c.Close()
+	err = c.LVM(t.Context(), []string{"import", "vg0/a"}, strings.NewReader(""), io.Discard, io.Discard)
+	if err == nil || strings.Contains(err.Error(), "http") || !strings.HasPrefix(err.Error(), "admin socket "+path+": ") {
+		t.Errorf("a target that has gone: %v", err)
+	}
+}
+
+type failing struct{ err error }
+
+func (f failing) Read([]byte) (int, error)  { return 0, f.err }
+func (f failing) Write([]byte) (int, error) { return 0, f.err }
+
 // TestLVMSaysMuch: all that a command has to say arrives, however much of it has to be escaped; of more than
 // can, the beginning.
 func TestLVMSaysMuch(t *testing.T) {

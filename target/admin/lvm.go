@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"sync"
 
 	"softiser/internal/usage"
 )
@@ -114,6 +115,10 @@ func (c *Client) Groups(ctx context.Context) (gs []VolumeGroup, err error) {
 
 // LVM runs a command on the target's volume groups.
 func (c *Client) LVM(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) error {
+	var here ends
+	if stdin != nil {
+		stdin = source{stdin, &here}
+	}
 	u := "http://target" + lvmPath + "?" + url.Values{"arg": args}.Encode()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, u, stdin)
 	if err != nil {
@@ -121,14 +126,14 @@ func (c *Client) LVM(ctx context.Context, args []string, stdin io.Reader, stdout
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {
-		return fmt.Errorf("admin socket %s: %w", c.path, err)
+		return c.brokenOff(&here, err)
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
 		return refusal(resp)
 	}
-	if _, err := io.Copy(stdout, resp.Body); err != nil {
-		return fmt.Errorf("admin socket %s: %w", c.path, err)
+	if _, err := io.Copy(sink{stdout, &here}, resp.Body); err != nil {
+		return c.brokenOff(&here, err)
 	}
 	if s, err := url.QueryUnescape(resp.Trailer.Get(trailerStderr)); err == nil {
 		io.WriteString(stderr, s)
@@ -143,7 +148,60 @@ func (c *Client) LVM(ctx context.Context, args []string, stdin io.Reader, stdout
 		return errors.New(s)
 	}
 	if _, ok := resp.Trailer[trailerStderr]; !ok {
-		return fmt.Errorf("admin socket %s: the target ended before the command did", c.path)
+		return c.brokenOff(&here, io.EOF)
 	}
 	return nil
+}
+
+// brokenOff says why the answer to a command has not come, or not the whole.
+func (c *Client) brokenOff(here *ends, err error) error {
+	here.mu.Lock()
+	defer here.mu.Unlock()
+	if here.err != nil {
+		return here.err
+	}
+	var u *url.Error // which has all words of the command
+	if errors.As(err, &u) {
+		err = u.Err
+	}
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return fmt.Errorf("admin socket %s: the target ended before the command did", c.path)
+	}
+	return fmt.Errorf("admin socket %s: %w", c.path, err)
+}
+
+// ends keep the first error of a command's input and output, which are on this side and not the admin socket's.
+type ends struct {
+	mu  sync.Mutex // net/http reads an input on its own
+	err error
+}
+
+func (e *ends) keep(err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.err == nil && err != io.EOF {
+		e.err = err
+	}
+}
+
+type source struct {
+	io.Reader
+	ends *ends
+}
+
+func (s source) Read(p []byte) (int, error) {
+	n, err := s.Reader.Read(p)
+	s.ends.keep(err)
+	return n, err
+}
+
+type sink struct {
+	io.Writer
+	ends *ends
+}
+
+func (s sink) Write(p []byte) (int, error) {
+	n, err := s.Writer.Write(p)
+	s.ends.keep(err)
+	return n, err
 }

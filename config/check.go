@@ -10,20 +10,10 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
 )
 
 // MaxLUN is the highest LUN that flat addressing carries (SAM-5 §4.7).
 const MaxLUN = 16383
-
-// maxAlias is the length of the longest TargetAlias, bytes (RFC 7143 §6.1).
-const maxAlias = 255
-
-// shown reports whether a name consists of characters that tables can have: no end of a line, nothing that
-// a terminal obeys, no NUL, which ends a text on the wires.
-func shown(s string) bool {
-	return !strings.ContainsFunc(s, func(c rune) bool { return !unicode.IsPrint(c) })
-}
 
 // check finds what the shape alone does not show: missing and contradicting
 // values, duplicates, references to nothing.
@@ -397,43 +387,6 @@ func names(vs []Volume) []string {
 		all = append(all, v.Name)
 	}
 	return all
-}
-
-// checkName applies RFC 7143 §4.2.7: iqn., eui. or naa. form, at most 223
-// bytes, lower case as stringprep leaves it.
-func checkName(n string) string {
-	const form = "expected iqn.YYYY-MM.reversed.domain:name, for example iqn.2026-11.softiser:disk0"
-	switch {
-	case n == "":
-		return "missing; " + form
-	case len(n) > 223:
-		return fmt.Sprintf("has %d bytes; an iSCSI name has at most 223", len(n))
-	case n != strings.ToLower(n):
-		return fmt.Sprintf("%q has upper-case letters; iSCSI names are lower case", n)
-	case strings.ContainsAny(n, " _/\\\"',") || !shown(n):
-		return fmt.Sprintf("%q holds a character that iSCSI names exclude; letters, digits, '.', '-' and ':' are allowed", n)
-	}
-	kind, rest, _ := strings.Cut(n, ".")
-	switch kind {
-	case "iqn":
-		date, domain, ok := strings.Cut(rest, ".")
-		year, month, ok2 := strings.Cut(date, "-")
-		m, err := strconv.Atoi(month)
-		if !ok || !ok2 || len(year) != 4 || len(month) != 2 || err != nil || m < 1 || m > 12 || domain == "" {
-			return fmt.Sprintf("%q is no iSCSI name; %s", n, form)
-		}
-	case "eui":
-		if _, err := hex.DecodeString(rest); err != nil || len(rest) != 16 {
-			return fmt.Sprintf("%q: an eui. name has 16 hex digits", n)
-		}
-	case "naa":
-		if _, err := hex.DecodeString(rest); err != nil || len(rest) != 16 && len(rest) != 32 {
-			return fmt.Sprintf("%q: a naa. name has 16 or 32 hex digits", n)
-		}
-	default:
-		return fmt.Sprintf("%q is no iSCSI name; %s", n, form)
-	}
-	return ""
 }
 
 func checkACL(r *report, key string, a *ACL) {

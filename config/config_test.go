@@ -244,6 +244,10 @@ func TestLeadingZeros(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Setenv("SOFTISER_LIMITS_PENDING_LOGINS", "010")
+	if c, err := Default(); err != nil || c.Limits.PendingLogins != 10 {
+		t.Errorf("from the environment: %v, %+v", err, c)
+	}
 	if c.Limits.Workers != 10 || c.Limits.Sessions != 900 || c.ISCSI.MaxOutstandingR2T != 8 || c.ISCSI.ErrorRecoveryLevel != 0 {
 		t.Errorf("%+v, %+v", c.Limits, c.ISCSI)
 	}

@@ -164,6 +164,11 @@ func envName(key string) string {
 // as; mapstructure's own hook takes only strings.
 func decodeText(_, to reflect.Type, data any) (any, error) {
 	if to != sizeType && to != durationType {
+		if s, ok := data.(string); ok && to.Kind() == reflect.Int { // from the environment
+			if v, ok := decimal(s); ok {
+				return v, nil
+			}
+		}
 		return data, nil
 	}
 	v := reflect.New(to)

@@ -71,8 +71,10 @@ func (r *report) shape(n *yaml.Node, t reflect.Type, key string) {
 			r.addLine(n.Line, key, "%q is not true or false", n.Value)
 		}
 	case t.Kind() == reflect.Int || t.Kind() == reflect.Int64:
-		if n.Tag != "!!str" && n.Value != "" && strings.Trim(n.Value, "0123456789") == "" {
-			n.Tag, n.Value = "!!int", cmp.Or(strings.TrimLeft(n.Value, "0"), "0") // 010 is ten; YAML 1.1 has it for 8
+		if n.Tag != "!!str" {
+			if v, ok := decimal(n.Value); ok {
+				n.Tag, n.Value = "!!int", v
+			}
 		}
 		var i int64
 		if n.Tag != "!!int" {
@@ -89,6 +91,12 @@ func (r *report) shape(n *yaml.Node, t reflect.Type, key string) {
 			n.Tag = "!!str" // as it stands there: 0012 is no octal number, and digits of a wwid are not rounded
 		}
 	}
+}
+
+// decimal returns a number that consists of digits without the zeros that would make it octal (YAML 1.1, Go):
+// 010 is ten.
+func decimal(s string) (string, bool) {
+	return cmp.Or(strings.TrimLeft(s, "0"), "0"), s != "" && strings.Trim(s, "0123456789") == ""
 }
 
 func (r *report) scalar(n *yaml.Node, key, want string) bool {

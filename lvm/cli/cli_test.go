@@ -810,6 +810,30 @@ func TestLiveGivesDisksBack(t *testing.T) {
 	local.run("pvremove", c)
 }
 
+// Who renames a volume that is served is told that the configuration has its old name.
+func TestRenameOfServed(t *testing.T) {
+	s := newShell(t)
+	s.group()
+	s.run("lvcreate", "-L4m", "-n", "served", "vg0")
+	s.run("lvcreate", "-L4m", "-n", "idle", "vg0")
+	m := &lvm.Manager{Config: s.env.Config}
+	s.env.Manager = m
+	dev, err := m.Open(lvm.Spec{VG: "vg0", LV: "served", Devices: s.disks})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for old, want := range map[string]string{"served": "write lv: served2 before its next start", "idle": ""} {
+		var stderr bytes.Buffer
+		err := Run(t.Context(), s.env, []string{"lvrename", "vg0", old, old + "2"}, nil, io.Discard, &stderr)
+		if err != nil || !strings.Contains(stderr.String(), want) || want == "" && stderr.Len() > 0 {
+			t.Errorf("%s: %v, %q, want %q", old, err, &stderr, want)
+		}
+	}
+	if err := errors.Join(dev.Close(), m.Close()); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestLive(t *testing.T) {
 	s := newShell(t)
 	s.group()

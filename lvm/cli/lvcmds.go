@@ -175,6 +175,9 @@ func (a lvCommands) lvrename() *cobra.Command {
 			return err
 		}
 		a.say("Renamed %q to %q in volume group %q", old, name, group)
+		if a.env.Manager != nil && g.IsOpen(name) { // with create: true, the next start would make an empty one
+			fmt.Fprintf(a.err, "  WARNING: %s/%s is in use: where the target's configuration has lv: %s, write lv: %s before its next start.\n", group, name, old, name)
+		}
 		return nil
 	}
 	return c

@@ -20,18 +20,18 @@ import (
 // opens what was not handed over is answered when it has; a further handover waits for that, too.
 func TestChangesAfterATakeover(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := &app{opened: make(chan struct{})}
+		g := changeGate{opened: make(chan struct{})}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if _, err := a.change(ctx, ""); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := g.enter(ctx, ""); !errors.Is(err, context.DeadlineExceeded) {
 			t.Fatalf("a change whose patience has ended: %v", err)
 		}
-		if err := a.stopChanges(time.Second); !errors.Is(err, context.DeadlineExceeded) {
+		if err := g.close(time.Second); !errors.Is(err, context.DeadlineExceeded) {
 			t.Fatalf("a handover whose patience has ended: %v", err)
 		}
 		changed := make(chan error)
 		go func() {
-			end, err := a.change(t.Context(), "")
+			end, err := g.enter(t.Context(), "")
 			if err == nil {
 				end()
 			}
@@ -43,14 +43,14 @@ func TestChangesAfterATakeover(t *testing.T) {
 			t.Fatalf("a change before everything is open: %v", err)
 		default:
 		}
-		close(a.opened)
+		close(g.opened)
 		if err := <-changed; err != nil {
 			t.Fatal(err)
 		}
-		if err := a.stopChanges(time.Second); err != nil {
+		if err := g.close(time.Second); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := a.change(t.Context(), ""); !errors.Is(err, errHandingOver) {
+		if _, err := g.enter(t.Context(), ""); !errors.Is(err, errHandingOver) {
 			t.Fatalf("a change during a handover: %v", err)
 		}
 	})
@@ -59,25 +59,25 @@ func TestChangesAfterATakeover(t *testing.T) {
 // TestHandoverNamesChanges: who is kept out by a change that hangs is told which one that is.
 func TestHandoverNamesChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := &app{}
+		var g changeGate
 		var ends []func()
 		for _, what := range []string{"lvm lvcreate -s g/v", "the scheduled snapshot of volume v"} {
-			end, err := a.change(t.Context(), what)
+			end, err := g.enter(t.Context(), what)
 			if err != nil {
 				t.Fatal(err)
 			}
 			ends = append(ends, end)
 		}
 		time.Sleep(time.Minute)
-		err := a.stopChanges(time.Second)
+		err := g.close(time.Second)
 		if want := "lvm lvcreate -s g/v (for 1m1s), the scheduled snapshot of volume v (for 1m1s)"; err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v, want %q", err, want)
 		}
 		for _, end := range ends {
 			end()
 		}
-		if err := a.stopChanges(time.Second); err != nil || a.underWay.list() != "" {
-			t.Errorf("afterwards: %v; %s", err, a.underWay.list())
+		if err := g.close(time.Second); err != nil || g.underWay.list() != "" {
+			t.Errorf("afterwards: %v; %s", err, g.underWay.list())
 		}
 	})
 }
@@ -100,7 +100,7 @@ func TestHangupAfterATakeover(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer a.reg.Close()
-		a.opened = make(chan struct{})
+		a.changes.opened = make(chan struct{})
 		hup := make(chan os.Signal, 1)
 		go a.reloadOn(t.Context(), hup)
 		hup <- syscall.SIGHUP
@@ -108,7 +108,7 @@ func TestHangupAfterATakeover(t *testing.T) {
 		if len(loaded) > 0 {
 			t.Error("the file was read before everything was open")
 		}
-		close(a.opened)
+		close(a.changes.opened)
 		<-loaded
 	})
 }

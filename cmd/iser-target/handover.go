@@ -1,16 +1,13 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net"
 	"os"
 	"runtime/debug"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -215,7 +212,7 @@ func (g *giving) settle() error {
 
 // freeze brings this process to rest and collects what it has.
 func (g *giving) freeze() (*offering, error) {
-	if err := g.app.stopChanges(changePatience); err != nil {
+	if err := g.app.changes.close(changePatience); err != nil {
 		g.app.srv.Unsettle()
 		return nil, err
 	}
@@ -223,7 +220,7 @@ func (g *giving) freeze() (*offering, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), freezePatience)
 	defer cancel()
 	if err := g.app.srv.Freeze(ctx); err != nil {
-		g.app.changes.Unlock()
+		g.app.changes.open()
 		return nil, err
 	}
 	g.ls.hold()
@@ -240,7 +237,7 @@ func (g *giving) thaw() {
 	g.app.reg.GoOn()
 	g.ls.release()
 	g.app.srv.Thaw()
-	g.app.changes.Unlock()
+	g.app.changes.open()
 }
 
 // collect adds listeners, volumes and sessions to what is offered, with their descriptors.
@@ -338,90 +335,4 @@ func (o *offering) carried() (all []string) {
 		}
 	}
 	return all
-}
-
-// errHandingOver is the answer to administrators meanwhile.
-var errHandingOver = errors.New("another process is taking this one's place; ask again in a moment")
-
-// change is for whoever changes what is served: not while it is handed over, and in a process
-// that has taken over not before it has everything.
-func (a *app) change(ctx context.Context, what string) (end func(), err error) {
-	if err := a.waitOpened(ctx); err != nil {
-		return nil, err
-	}
-	if !a.changes.TryRLock() {
-		return nil, errHandingOver
-	}
-	over := a.underWay.begin(what)
-	return func() {
-		over()
-		a.changes.RUnlock()
-	}, nil
-}
-
-// underWay names what is being done. The zero value is ready for use.
-type underWay struct {
-	mu  sync.Mutex
-	all map[*begun]struct{} // guarded by mu
-}
-
-type begun struct {
-	what string
-	at   time.Time
-}
-
-// begin notes something until over is called.
-func (u *underWay) begin(what string) (over func()) {
-	b := &begun{what, time.Now()}
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if u.all == nil {
-		u.all = map[*begun]struct{}{}
-	}
-	u.all[b] = struct{}{}
-	return func() {
-		u.mu.Lock()
-		defer u.mu.Unlock()
-		delete(u.all, b)
-	}
-}
-
-// list is what has not ended, and how long that goes on.
-func (u *underWay) list() string {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	var all []string
-	for b := range u.all {
-		all = append(all, fmt.Sprintf("%s (for %v)", b.what, time.Since(b.at).Round(time.Second)))
-	}
-	slices.Sort(all)
-	return strings.Join(all, ", ")
-}
-
-// waitOpened waits until this process has opened what the one before it has not handed over.
-func (a *app) waitOpened(ctx context.Context) error {
-	if a.opened == nil {
-		return nil
-	}
-	select {
-	case <-a.opened:
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("what was not handed over to this process is still being opened: %w", ctx.Err())
-	}
-}
-
-// stopChanges waits until nobody changes what is served any more; a.changes is locked then.
-func (a *app) stopChanges(patience time.Duration) error {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	if err := a.waitOpened(ctx); err != nil {
-		return err
-	}
-	for ; !a.changes.TryLock(); time.Sleep(time.Millisecond) {
-		if ctx.Err() != nil {
-			return fmt.Errorf("what is served is being changed, by %s; try again when that has ended", cmp.Or(a.underWay.list(), "somebody who has just begun or ended"))
-		}
-	}
-	return nil
 }

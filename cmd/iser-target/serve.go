@@ -168,9 +168,7 @@ type app struct {
 	stateDir string            // where volumes keep what survives a restart; "": nowhere
 	taken    *target.TakenOver // set before services run; nil: from nobody
 
-	changes  sync.RWMutex   // held for reading by whoever changes what is served, for writing while that is handed over
-	underWay underWay       // who holds changes for reading
-	opened   chan struct{}  // set before services run, closed when a takeover is complete; nil: nobody's place was taken
+	changes  changeGate
 	services sync.WaitGroup // admin socket and metrics
 }
 
@@ -271,7 +269,9 @@ func serve(ctx context.Context, f *serveFlags, out, logTo io.Writer) error {
 		log.Error("nobody was told that this process serves; what it has taken over is in use, and goes on", zap.Error(err))
 	}
 	a.services.Go(func() { a.watch(bg) })
-	a.services.Go(func() { a.reg.TakeSnapshots(bg, func(what string) (func(), error) { return a.change(bg, what) }) })
+	a.services.Go(func() {
+		a.reg.TakeSnapshots(bg, func(what string) (func(), error) { return a.changes.enter(bg, what) })
+	})
 	defer systemd.Notify(systemd.Stopping) //nolint:errcheck // systemd sees the end in any case
 	go a.reloadOn(bg, hup)
 	go g.upgradeOn(bg, usr2)
@@ -309,7 +309,7 @@ func (a *app) openVolumes(ctx context.Context, taken *taking) error {
 		return err
 	}
 	taken.tell(a)
-	a.opened = make(chan struct{})
+	a.changes.opened = make(chan struct{})
 	go taken.finish(ctx, a)
 	return nil
 }
@@ -344,7 +344,7 @@ func (a *app) backend(g *giving) admin.Backend {
 		Reload: a.reload,
 		Log:    a.log.Named("audit"),
 		Trace:  a.reg.Trace,
-		Change: a.change, Upgrade: g.upgrade, HandOver: g.serve,
+		Change: a.changes.enter, Upgrade: g.upgrade, HandOver: g.serve,
 	}
 }
 

@@ -50,12 +50,11 @@ func (a *app) reloadOn(ctx context.Context, hup <-chan os.Signal) {
 func (a *app) reloadOnce(ctx context.Context) ([]admin.Change, error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
-	if err := a.waitOpened(ctx); err != nil {
+	leave, err := a.changes.wait(ctx, "the reload by SIGHUP")
+	if err != nil {
 		return nil, err
 	}
-	a.changes.RLock()
-	defer a.changes.RUnlock()
-	defer a.underWay.begin("the reload by SIGHUP")()
+	defer leave()
 	return a.reload(ctx, false)
 }
 

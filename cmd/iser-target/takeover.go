@@ -290,7 +290,7 @@ func (t *taking) adopt(a *app) {
 // finish opens, when the old process has ended, what it had not handed over.
 func (t *taking) finish(ctx context.Context, a *app) {
 	defer t.Close()
-	defer close(a.opened)
+	defer close(a.changes.opened)
 	if err := t.Gone(readyPatience); err != nil {
 		a.log.Error("what was not handed over may not be there", zap.Error(err))
 	}

@@ -200,7 +200,7 @@ func TestSettle(t *testing.T) {
 		t.Fatal(err)
 	}
 	overwrite(m)
-	end, err := a.change(t.Context(), "lun add")
+	leave, err := a.changes.enter(t.Context(), "lun add")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -209,7 +209,7 @@ func TestSettle(t *testing.T) {
 	if _, err := g.freeze(); err == nil || !strings.Contains(err.Error(), "by lun add (for ") {
 		t.Fatal(err)
 	}
-	end()
+	leave()
 	await.True(t, "the sanitize goes on to its end", func() bool {
 		_, runs := rewriting(t, m, spc.ASCSanitizeInProgress)
 		return !runs

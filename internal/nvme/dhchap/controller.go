@@ -186,7 +186,7 @@ func (c *Controller) reply(b []byte) *Error {
 	if err != nil {
 		return &Error{Reason: BadPayload, Err: err}
 	}
-	want := response(h, c.cfg.Host.of(c.cfg.HostNQN), h.augment(c.offer.c1, shared), c.offer.seq, c.tid, c.concat, roleHost, c.cfg.HostNQN, c.cfg.SubsystemNQN)
+	want := c.cfg.r1(question{hash: h, c: h.augment(c.offer.c1, shared), seq: c.offer.seq, tid: c.tid, concat: c.concat})
 	if !hmac.Equal(want, r.r1) {
 		return &Error{Reason: Failed}
 	}
@@ -198,7 +198,7 @@ func (c *Controller) reply(b []byte) *Error {
 		if slices.Equal(r.c2, c.offer.c1) {
 			return failf(BadPayload, "the host returns the challenge")
 		}
-		c.r2 = response(h, c.cfg.Controller.of(c.cfg.SubsystemNQN), h.augment(r.c2, shared), r.seq, c.tid, 0, roleController, c.cfg.SubsystemNQN, c.cfg.HostNQN)
+		c.r2 = c.cfg.r2(question{hash: h, c: h.augment(r.c2, shared), seq: r.seq, tid: c.tid})
 	}
 	c.to(offerSuccess1)
 	return nil

@@ -112,7 +112,8 @@ func TestResponses(t *testing.T) {
 		if tt.role == roleController {
 			first, second = subNQN, hostNQN
 		}
-		got := response(tt.hash, tt.key, tt.hash.augment(unhex(t, tt.c), shared), tt.seq, tt.tid, 0, tt.role, first, second)
+		q := question{hash: tt.hash, c: tt.hash.augment(unhex(t, tt.c), shared), seq: tt.seq, tid: tt.tid}
+		got := q.answer(tt.key, tt.role, first, second)
 		if want := unhex(t, tt.want); !bytes.Equal(got, want) {
 			t.Errorf("%s: %x, want %x", tt.name, got, want)
 		}
@@ -378,7 +379,7 @@ func TestReflection(t *testing.T) {
 		t.Fatal(err)
 	}
 	ch, _ := parseChallenge(b)
-	r := reply{seq: 1, c2: ch.c1, r1: response(SHA256, cfg.Host.of(hostNQN), ch.c1, ch.seq, 0, 0, roleHost, hostNQN, subNQN)}
+	r := reply{seq: 1, c2: ch.c1, r1: cfg.r1(question{hash: SHA256, c: ch.c1, seq: ch.seq})}
 	c.Send(r.encode(0))
 	if _, err := c.Receive(); err != nil || c.Failed() == nil || c.Failed().Reason != BadPayload {
 		t.Errorf("%v, %v", err, c.Failed())

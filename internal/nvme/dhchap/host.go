@@ -76,13 +76,13 @@ func (h *Host) challenge(b []byte) ([]byte, *Error) {
 	}
 	h.hash, h.answered = c.hash, true
 	r := reply{public: x.public}
-	r.r1 = response(c.hash, h.cfg.Host.of(h.cfg.HostNQN), c.hash.augment(c.c1, shared), c.seq, h.tid, noConcat, roleHost, h.cfg.HostNQN, h.cfg.SubsystemNQN)
+	r.r1 = h.cfg.r1(question{hash: c.hash, c: c.hash.augment(c.c1, shared), seq: c.seq, tid: h.tid, concat: noConcat})
 	if h.cfg.Controller != nil {
 		for r.c2 = random(c.hash.Size()); slices.Equal(r.c2, c.c1); {
 			r.c2 = random(c.hash.Size())
 		}
 		r.seq = sequence()
-		h.want = response(c.hash, h.cfg.Controller.of(h.cfg.SubsystemNQN), c.hash.augment(r.c2, shared), r.seq, h.tid, 0, roleController, h.cfg.SubsystemNQN, h.cfg.HostNQN)
+		h.want = h.cfg.r2(question{hash: c.hash, c: c.hash.augment(r.c2, shared), seq: r.seq, tid: h.tid})
 	}
 	return r.encode(h.tid), nil
 }

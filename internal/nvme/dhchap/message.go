@@ -292,12 +292,31 @@ func choose[T comparable](ours, theirs []T) (T, bool) {
 	return none, false
 }
 
-// response computes R1 or R2.
-func response(h Hash, key, challenge []byte, seq uint32, tid uint16, concat uint8, role, first, second string) []byte {
-	n := binary.LittleEndian.AppendUint32(nil, seq)
-	n = binary.LittleEndian.AppendUint16(n, tid)
-	n = append(n, concat)
-	return h.hmac(key, challenge, n, []byte(role), []byte(first), []byte{0}, []byte(second))
+// question is what one side asks the other.
+type question struct {
+	hash   Hash
+	c      []byte // the challenge, hashed with the shared key if there is one
+	seq    uint32 // S1, S2
+	tid    uint16
+	concat uint8 // SC_C, in that of the controller
+}
+
+// r1 is the host's answer to the controller.
+func (cfg *Config) r1(q question) []byte {
+	return q.answer(cfg.Host.of(cfg.HostNQN), roleHost, cfg.HostNQN, cfg.SubsystemNQN)
+}
+
+// r2 is the controller's answer to the host.
+func (cfg *Config) r2(q question) []byte {
+	return q.answer(cfg.Controller.of(cfg.SubsystemNQN), roleController, cfg.SubsystemNQN, cfg.HostNQN)
+}
+
+// answer is that of prover, which is in a role and knows key.
+func (q *question) answer(key []byte, role, prover, verifier string) []byte {
+	n := binary.LittleEndian.AppendUint32(nil, q.seq)
+	n = binary.LittleEndian.AppendUint16(n, q.tid)
+	n = append(n, q.concat)
+	return q.hash.hmac(key, q.c, n, []byte(role), []byte(prover), []byte{0}, []byte(verifier))
 }
 
 const (

@@ -21,8 +21,8 @@ func TestBlocksStay(t *testing.T) {
 	a, both := volume(t, g, "a"), volume(t, g, "both")
 	for what, err := range map[string]error{
 		"extended":                 g.Extend("a", 16, "", 0, on("pv1"), "lvextend"),
-		"moved":                    g.Move(bg, vg.Range{PV: "pv0"}, "a", nil, "", nil, "pvmove"),
-		"moved from coarse blocks": g.Move(bg, vg.Range{PV: "pv1"}, "both", on("pv0"), "anywhere", nil, "pvmove"),
+		"moved":                    g.Move(bg, MoveOptions{From: vg.Range{PV: "pv0"}, Volume: "a"}, "pvmove"),
+		"moved from coarse blocks": g.Move(bg, MoveOptions{From: vg.Range{PV: "pv1"}, Volume: "both", To: on("pv0"), Policy: "anywhere"}, "pvmove"),
 	} {
 		if err == nil || !strings.Contains(err.Error(), "has blocks of") {
 			t.Errorf("%s: %v", what, err)

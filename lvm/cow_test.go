@@ -102,7 +102,7 @@ func TestSnapshots(t *testing.T) {
 	if u, err := g.SnapshotUsage("s1"); err != nil || u.Total != 16*65536 || u.Exceptions != 5 {
 		t.Fatalf("%+v %v", u, err)
 	}
-	must(t, g.Move(bg, vg.Range{PV: "pv0"}, "", nil, "", nil, "pvmove"))
+	must(t, g.Move(bg, MoveOptions{From: vg.Range{PV: "pv0"}}, "pvmove"))
 	check()
 	for _, v := range []*Volume{o, s1, s2} {
 		must(t, v.Close())

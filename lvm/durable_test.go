@@ -113,7 +113,7 @@ func TestDataBeforeMetadata(t *testing.T) {
 	must(t, g.Create(CreateOptions{Name: "moves", Extents: 4, From: []vg.Range{{PV: "pv0"}}}, "lvcreate"))
 	must(t, g.Snapshot(bg, SnapshotOptions{Origin: "v", Name: "s", Extents: 4, From: onB}, "lvcreate"))
 	log.take()
-	must(t, g.Move(bg, vg.Range{PV: "pv0"}, "moves", onB, "", nil, "pvmove"))
+	must(t, g.Move(bg, MoveOptions{From: vg.Range{PV: "pv0"}, Volume: "moves", To: onB}, "pvmove"))
 	check("pvmove")
 	must(t, g.Close())
 }
@@ -136,7 +136,7 @@ func TestMoveWaitsForReaders(t *testing.T) {
 		var moved atomic.Bool
 		done := make(chan error)
 		go func() {
-			done <- g.Move(bg, vg.Range{PV: "pv0"}, "", nil, "", func(uint64, uint64) { moved.Store(true) }, "pvmove")
+			done <- g.Move(bg, MoveOptions{From: vg.Range{PV: "pv0"}, Progress: func(uint64, uint64) { moved.Store(true) }}, "pvmove")
 		}()
 		synctest.Wait()
 		if moved.Load() {
@@ -252,14 +252,14 @@ func TestMoveForgetsNoLoss(t *testing.T) {
 	_, err := v.WriteAt(bytes.Repeat([]byte{7}, 4096), 0)
 	must(t, err)
 	b.fails = func() error { return errLost } // for as long as it is open
-	if err := g.Move(bg, vg.Range{PV: "pv1"}, "v", nil, "", nil, "pvmove"); !errors.Is(err, errLost) {
+	if err := g.Move(bg, MoveOptions{From: vg.Range{PV: "pv1"}, Volume: "v"}, "pvmove"); !errors.Is(err, errLost) {
 		t.Errorf("moved: %v", err)
 	}
 	if err := v.Flush(); !errors.Is(err, errLost) {
 		t.Errorf("a flush after it: %v", err)
 	}
 	b.fails = nil // opened anew
-	must(t, g.Move(bg, vg.Range{PV: "pv1"}, "v", nil, "", nil, "pvmove"))
+	must(t, g.Move(bg, MoveOptions{From: vg.Range{PV: "pv1"}, Volume: "v"}, "pvmove"))
 	must(t, v.Flush())
 	must(t, v.Close())
 	must(t, g.Close())
@@ -294,7 +294,7 @@ func TestFailedCommitIsTakenBack(t *testing.T) {
 		}
 		return nil
 	}
-	if err := g.Move(bg, vg.Range{PV: "pv1"}, "v", []vg.Range{{PV: "pv2"}}, "", nil, "pvmove"); !errors.Is(err, errLost) {
+	if err := g.Move(bg, MoveOptions{From: vg.Range{PV: "pv1"}, Volume: "v", To: []vg.Range{{PV: "pv2"}}}, "pvmove"); !errors.Is(err, errLost) {
 		t.Fatalf("moved: %v", err)
 	}
 	now := bytes.Repeat([]byte{9}, 4096)

@@ -210,14 +210,14 @@ func TestMoveUnderLoad(t *testing.T) {
 		}()
 	}
 	var last uint64
-	err := g.Move(context.Background(), vg.Range{PV: "pv0"}, "", nil, "", func(done, total uint64) { last = done * 100 / total }, "pvmove")
+	err := g.Move(context.Background(), MoveOptions{From: vg.Range{PV: "pv0"}, Progress: func(done, total uint64) { last = done * 100 / total }}, "pvmove")
 	stop.Store(true)
 	wg.Wait()
 	must(t, err)
 	if last != 100 {
 		t.Error("progress", last)
 	}
-	if err := g.Move(context.Background(), vg.Range{PV: "pv0"}, "", nil, "", nil, "pvmove"); err == nil {
+	if err := g.Move(context.Background(), MoveOptions{From: vg.Range{PV: "pv0"}}, "pvmove"); err == nil {
 		t.Error("an empty PV was moved")
 	}
 	check := func() {

@@ -263,7 +263,7 @@ func TestModel(t *testing.T) {
 				o.g = reopen(t, o.g, o.cfg, 3)
 			case k == 14:
 				pv := o.g.Metadata().PVs[o.r.IntN(3)].Name
-				if err := o.g.Move(bg, vg.Range{PV: pv, Off: uint64(o.r.IntN(200)), Len: 100}, "", nil, "", nil, "pvmove"); err == nil {
+				if err := o.g.Move(bg, MoveOptions{From: vg.Range{PV: pv, Off: uint64(o.r.IntN(200)), Len: 100}}, "pvmove"); err == nil {
 					o.check()
 				}
 			default:
@@ -281,6 +281,7 @@ func TestModel(t *testing.T) {
 // TestMoveCrash cuts the power at every step of a pvmove: each state on disk is
 // an ordinary one with the same content, and the move can be done again.
 func TestMoveCrash(t *testing.T) {
+	off := MoveOptions{From: vg.Range{PV: "pv0"}}
 	for cut := 1; ; cut += 2 {
 		a, b := lvmtest.New(16<<20), lvmtest.New(16<<20)
 		g, cfg := groupOn(t, map[string]blockdev.Device{"/d0": a, "/d1": b})
@@ -296,7 +297,7 @@ func TestMoveCrash(t *testing.T) {
 		a.Tie(b)
 		b.Tie(a)
 		b.CutAfter(cut)
-		err = g.Move(bg, vg.Range{PV: "pv0"}, "", nil, "", nil, "pvmove")
+		err = g.Move(bg, off, "pvmove")
 		r := rand.New(rand.NewPCG(uint64(cut), 3))
 		crashed := map[string]blockdev.Device{"/d0": a.Crash(r), "/d1": b.Crash(r)}
 		cfg.Open = func(p string) (blockdev.Device, error) { return crashed[p], nil }
@@ -305,8 +306,8 @@ func TestMoveCrash(t *testing.T) {
 		w := volume(t, h, "v")
 		same(t, w, data, "after the cut")
 		if err != nil {
-			if left := toMove(h.Metadata(), vg.Range{PV: "pv0"}, ""); left > 0 {
-				must(t, h.Move(bg, vg.Range{PV: "pv0"}, "", nil, "", nil, "pvmove"))
+			if left := off.extents(h.Metadata()); left > 0 {
+				must(t, h.Move(bg, off, "pvmove"))
 			}
 			same(t, w, data, "after moving on")
 		}
@@ -334,17 +335,18 @@ func TestMoveStops(t *testing.T) {
 	defer cancel()
 	var first uint64
 	seqno := g.Metadata().Seqno
-	err = g.Move(ctx, vg.Range{PV: "pv0"}, "", nil, "", func(done, _ uint64) { first = done; cancel() }, "pvmove")
+	off := MoveOptions{From: vg.Range{PV: "pv0"}, Progress: func(done, _ uint64) { first = done; cancel() }}
+	err = g.Move(ctx, off, "pvmove")
 	if !errors.Is(err, context.Canceled) || first == 0 || first > moveRun/ext {
 		t.Fatalf("%v after %d extents", err, first)
 	}
-	if md := g.Metadata(); md.Seqno != seqno+1 || toMove(md, vg.Range{PV: "pv0"}, "") != 1200-first || len(md.LVs) != 1 {
-		t.Errorf("after %d extents %d commits, %d volumes, %d extents left", first, md.Seqno-seqno, len(md.LVs), toMove(md, vg.Range{PV: "pv0"}, ""))
+	if md := g.Metadata(); md.Seqno != seqno+1 || off.extents(md) != 1200-first || len(md.LVs) != 1 {
+		t.Errorf("after %d extents %d commits, %d volumes, %d extents left", first, md.Seqno-seqno, len(md.LVs), off.extents(md))
 	}
 	same(t, v, data, "the half moved volume")
 	must(t, v.Close())
 	g = reopen(t, g, cfg, 2)
-	must(t, g.Move(bg, vg.Range{PV: "pv0"}, "", nil, "", nil, "pvmove"))
+	must(t, g.Move(bg, MoveOptions{From: vg.Range{PV: "pv0"}}, "pvmove"))
 	v = volume(t, g, "v")
 	same(t, v, data, "the moved volume")
 	must(t, v.Close())

@@ -8,6 +8,7 @@ import (
 
 	"softiser/blockdev"
 	"softiser/lvm/internal/ondisk"
+	"softiser/lvm/internal/table"
 	"softiser/lvm/meta"
 	"softiser/lvm/vg"
 )
@@ -15,26 +16,24 @@ import (
 // moveRun bounds how much is copied while the writes of one volume wait, bytes.
 const moveRun = 32 << 20
 
-// mover is the part of a Group that moves extents. The group's mu is held.
-type mover struct {
-	md  *metadata
-	act *activeSet
+// MoveOptions say which extents Move takes where.
+type MoveOptions struct {
+	From   vg.Range   // extents of a PV; Len 0: to its end
+	Volume string     // of this one only; "": of all
+	To     []vg.Range // the PVs to use; nil: any other
+	Policy string     // of allocation, see vg.Allocate
+	// Progress is told how many of the extents have moved; nil: nobody is.
+	Progress func(done, total uint64)
 }
-
-// MoveProgress is told how many of the extents have moved.
-type MoveProgress func(done, total uint64)
 
 // Move is pvmove: it takes extents off a PV while the volumes on it are in use.
 // Each step copies a run of extents, with the writes of that volume held for as
 // long as the copy takes, and then commits metadata in which the run lies at
 // its new place. So every state on disk is an ordinary one: after a crash, what
 // has moved has moved, and calling Move again does the rest.
-//
-// from picks the extents (Len 0: to the end of the PV); only limits it to one
-// volume unless ""; to are the PVs to use, any other if empty.
-func (g *Group) Move(ctx context.Context, from vg.Range, only string, to []vg.Range, policy string, progress MoveProgress, why string) error {
-	if len(to) > 0 {
-		if to = outside(to, from); len(to) == 0 {
+func (g *Group) Move(ctx context.Context, o MoveOptions, why string) error {
+	if len(o.To) > 0 {
+		if o.To = outside(o.To, o.From); len(o.To) == 0 {
 			return fmt.Errorf("the destination is what is to be moved: %w", vg.ErrNoExtents)
 		}
 	}
@@ -44,10 +43,10 @@ func (g *Group) Move(ctx context.Context, from vg.Range, only string, to []vg.Ra
 			return err
 		}
 		g.mu.Lock()
-		left := toMove(g.md.group.VG, from, only)
+		left := o.extents(g.md.group.VG)
 		if total == 0 {
 			if total = left; total == 0 {
-				path := devicePath(g.md.group, from.PV)
+				path := devicePath(g.md.group, o.From.PV)
 				g.mu.Unlock()
 				return fmt.Errorf("no data to move on %s", path)
 			}
@@ -55,7 +54,7 @@ func (g *Group) Move(ctx context.Context, from vg.Range, only string, to []vg.Ra
 		var n uint64
 		var err error
 		if left > 0 {
-			n, err = g.moves.one(ctx, from, only, to, policy, why)
+			n, err = g.moves.step(ctx, &o, why)
 		}
 		g.mu.Unlock()
 		if err != nil {
@@ -64,8 +63,8 @@ func (g *Group) Move(ctx context.Context, from vg.Range, only string, to []vg.Ra
 		if left == 0 {
 			return nil
 		}
-		if done += n; progress != nil {
-			progress(done, total)
+		if done += n; o.Progress != nil {
+			o.Progress(done, total)
 		}
 	}
 }
@@ -117,118 +116,150 @@ func outside(to []vg.Range, from vg.Range) []vg.Range {
 	return out
 }
 
-// toMove counts the extents that are left to move.
-func toMove(v *meta.VG, from vg.Range, only string) (n uint64) {
-	for _, lv := range v.LVs {
-		if only != "" && lv.Name != only {
-			continue
-		}
-		for _, s := range lv.Segments {
-			for _, a := range s.Stripes {
-				if a.Name == from.PV {
-					lo, hi := overlap(from, a.Off, s.AreaLen())
-					n += hi - lo
-				}
-			}
-		}
-	}
-	return n
+// run is a row of extents in one area of a segment.
+type run struct {
+	lv            *meta.LV
+	segment, area int
+	skip, n       uint64 // where in the area, how many
 }
 
-// one moves the first run that is left.
-func (mv *mover) one(ctx context.Context, from vg.Range, only string, to []vg.Range, policy, why string) (uint64, error) {
-	next := mv.md.group.VG.Clone()
-	for _, lv := range next.LVs {
-		if only != "" && lv.Name != only {
+// runs are what is to be moved, an area at a time.
+func (o *MoveOptions) runs(v *meta.VG) (all []run) {
+	for _, lv := range v.LVs {
+		if o.Volume != "" && lv.Name != o.Volume {
 			continue
 		}
 		for si, s := range lv.Segments {
 			for ai, a := range s.Stripes {
-				if a.Name != from.PV {
+				if a.Name != o.From.PV {
 					continue
 				}
-				lo, hi := overlap(from, a.Off, s.AreaLen())
-				if lo == hi {
-					continue
+				if lo, hi := overlap(o.From, a.Off, s.AreaLen()); lo < hi {
+					all = append(all, run{lv, si, ai, lo - a.Off, hi - lo})
 				}
-				return mv.area(ctx, next, lv, si, ai, lo-a.Off, hi-lo, to, policy, why)
 			}
 		}
 	}
-	return 0, errors.New("nothing is left to move")
+	return all
 }
 
-// area moves up to n extents, from extent skip of one area on.
-func (mv *mover) area(ctx context.Context, next *meta.VG, lv *meta.LV, si, ai int, skip, n uint64, to []vg.Range, policy, why string) (uint64, error) {
-	extent := int64(next.ExtentSize) * ondisk.SectorSize
-	n = min(n, max(1, uint64(moveRun/extent)))
-	src := lv.Segments[si].Stripes[ai]
-	avoid := map[string]bool{src.Name: true}
-	for i, a := range lv.Segments[si].Stripes {
-		if i != ai && policy != "anywhere" {
+// extents counts what is to be moved.
+func (o *MoveOptions) extents(v *meta.VG) (n uint64) {
+	for _, r := range o.runs(v) {
+		n += r.n
+	}
+	return n
+}
+
+// allocate finds a place for the first extents of r, as many as are moved in one step and fit there.
+func (o *MoveOptions) allocate(v *meta.VG, r run) (place meta.Area, n uint64, err error) {
+	stripes := r.lv.Segments[r.segment].Stripes
+	src := stripes[r.area].Name
+	avoid := map[string]bool{src: true}
+	for i, a := range stripes {
+		if i != r.area && o.Policy != "anywhere" {
 			avoid[a.Name] = true // the stripes of a segment stay on different PVs
 		}
 	}
-	if len(to) > 0 && policy == "anywhere" {
-		delete(avoid, src.Name)
+	if len(o.To) > 0 && o.Policy == "anywhere" {
+		delete(avoid, src)
 	}
-	segs, err := vg.Allocate(next, vg.Request{Extents: n, Policy: policy, From: to, Avoid: avoid})
+	most := max(1, moveRun/(v.ExtentSize*ondisk.SectorSize))
+	segs, err := vg.Allocate(v, vg.Request{Extents: min(r.n, most), Policy: o.Policy, From: o.To, Avoid: avoid})
+	if err != nil {
+		return meta.Area{}, 0, err
+	}
+	return segs[0].Stripes[0], segs[0].Count, nil
+}
+
+// mover is the part of a Group that moves extents. The group's mu is held.
+type mover struct {
+	md  *metadata
+	act *activeSet
+}
+
+// move is one step: extents of a volume, where they are, and where they will be.
+type move struct {
+	volume   string
+	from, to meta.Area
+	n        uint64
+	next     *meta.VG // the metadata in which they are there
+}
+
+// step moves some of the extents that are left, and says how many.
+func (mv *mover) step(ctx context.Context, o *MoveOptions, why string) (uint64, error) {
+	next := mv.md.group.VG.Clone()
+	left := o.runs(next)
+	if len(left) == 0 {
+		return 0, errors.New("nothing is left to move")
+	}
+	r := left[0]
+	to, n, err := o.allocate(next, r)
 	if err != nil {
 		return 0, err
 	}
-	n = segs[0].Count // what does not fit here is moved by the next step
-	dst := segs[0].Stripes[0]
-	seg := splitSegment(lv, si, skip, n)
-	seg.Stripes[ai] = dst
+	seg := splitSegment(r.lv, r.segment, r.skip, n)
+	m := move{volume: r.lv.Name, from: seg.Stripes[r.area], to: to, n: n, next: next}
+	seg.Stripes[r.area] = to
 	if err := next.Check(); err != nil {
 		return 0, err
 	}
-	return n, mv.relocate(ctx, next, lv, src, skip, dst, n*uint64(extent), extent, why)
+	if err := mv.carryOut(ctx, &m, why); err != nil {
+		return 0, err
+	}
+	return n, nil
 }
 
-// relocate copies, commits and switches.
-func (mv *mover) relocate(ctx context.Context, next *meta.VG, lv *meta.LV, src meta.Area, skip uint64, dst meta.Area, bytes uint64, extent int64, why string) error {
-	node, err := mv.act.activate(mv.md.group.VG.LV(lv.Name))
+// carryOut copies the extents while writes of the volume are held, and has it use their new place.
+func (mv *mover) carryOut(ctx context.Context, m *move, why string) error {
+	node, err := mv.act.activate(mv.md.group.VG.LV(m.volume))
 	if err != nil {
 		return err
 	}
 	defer mv.act.deactivate(node)
 	if node.phys == nil {
-		return fmt.Errorf("%s has no extents of its own", lv.Name)
+		return fmt.Errorf("%s has no extents of its own", m.volume)
 	}
-	src.Off += skip
-	a, err := mv.act.place(mv.md.group.VG, node, src, extent)
+	extent := int64(m.next.ExtentSize) * ondisk.SectorSize
+	src, err := mv.act.place(mv.md.group.VG, node, m.from, extent)
 	if err != nil {
 		return err
 	}
-	b, err := mv.act.place(next, node, dst, extent)
+	dst, err := mv.act.place(m.next, node, m.to, extent)
 	if err != nil {
 		return err
 	}
 	f, err := node.phys.Freeze(ctx)
 	if err != nil {
-		return fmt.Errorf("moving %s: %w", lv.Name, err)
+		return fmt.Errorf("moving %s: %w", m.volume, err)
 	}
-	var t blockdev.Device
-	// Flushes of the volume are about b from then on: what a has lost must not be forgotten.
-	if err = a.Dev.Flush(); err == nil {
-		err = copyRange(a.Dev, a.Off, b.Dev, b.Off, int64(bytes))
-	}
-	if err == nil {
-		if err = b.Dev.Flush(); err == nil {
-			if err = mv.md.commit(next, why); err == nil {
-				t, err = mv.act.tableFor(mv.md.group.VG, node, mv.md.group.VG.LV(lv.Name))
-			}
-		}
-	}
+	t, err := mv.commit(node, src, dst, m, why)
 	if err != nil {
 		f.Thaw(nil)
-		return fmt.Errorf("moving %s: %w", lv.Name, err)
+		return fmt.Errorf("moving %s: %w", m.volume, err)
 	}
 	f.Thaw(t)
 	// The old extents are free in the metadata; nobody may get them while a
 	// lease still reads there.
 	return f.Drain(context.WithoutCancel(ctx))
+}
+
+// commit copies, commits, and returns the table of the volume from then on.
+func (mv *mover) commit(node *node, src, dst table.Stripe, m *move, why string) (blockdev.Device, error) {
+	// Flushes of the volume are about dst from then on: what src has lost must not be forgotten.
+	if err := src.Dev.Flush(); err != nil {
+		return nil, err
+	}
+	if err := copyRange(src.Dev, src.Off, dst.Dev, dst.Off, int64(m.n*m.next.ExtentSize*ondisk.SectorSize)); err != nil {
+		return nil, err
+	}
+	if err := dst.Dev.Flush(); err != nil {
+		return nil, err
+	}
+	if err := mv.md.commit(m.next, why); err != nil {
+		return nil, err
+	}
+	return mv.act.tableFor(mv.md.group.VG, node, mv.md.group.VG.LV(m.volume))
 }
 
 // splitSegment cuts a segment so that n extents of each area, from skip on,

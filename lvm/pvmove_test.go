@@ -18,11 +18,11 @@ func TestMoveWithinDisk(t *testing.T) {
 	here := []vg.Range{{PV: "pv0"}}
 	move := func(from vg.Range) error {
 		ctx, cancel := context.WithCancel(t.Context())
-		return g.Move(ctx, from, "", here, "anywhere", func(done, total uint64) {
+		return g.Move(ctx, MoveOptions{From: from, To: here, Policy: "anywhere", Progress: func(done, total uint64) {
 			if done > total {
 				cancel()
 			}
-		}, "pvmove")
+		}}, "pvmove")
 	}
 	if err := move(here[0]); !errors.Is(err, vg.ErrNoExtents) {
 		t.Error(err)

@@ -30,7 +30,7 @@ func TestReadOnlySnapshot(t *testing.T) {
 	if _, err := s.WriteAt(make([]byte, 512), 0); !errors.Is(err, blockdev.ErrReadOnly) || !s.Info().ReadOnly {
 		t.Error("a write to a read-only snapshot:", err)
 	}
-	must(t, g.Move(bg, vg.Range{PV: "pv0"}, "s", nil, "", nil, "pvmove"))
+	must(t, g.Move(bg, MoveOptions{From: vg.Range{PV: "pv0"}, Volume: "s"}, "pvmove"))
 	must(t, g.Extend("s", 8, "", 0, nil, "lvextend"))
 	fill(t, o, model, 3*65536, 65536, 3)
 	same(t, s, was, "the snapshot, with its store moved and extended")

@@ -93,7 +93,7 @@ func TestStripesEnd(t *testing.T) {
 	for what, err := range map[string]error{
 		"extended":     g.Extend("lv", 10, "", 0, nil, "lvextend"),
 		"made smaller": g.Reduce(bg, "lv", 6, "lvreduce"),
-		"moved":        g.Move(bg, vg.Range{PV: "pv0", Len: 1}, "", nil, "", nil, "pvmove"),
+		"moved":        g.Move(bg, MoveOptions{From: vg.Range{PV: "pv0", Len: 1}}, "pvmove"),
 	} {
 		if err == nil || !strings.Contains(err.Error(), "stripe") {
 			t.Errorf("%s: %v", what, err)
@@ -101,7 +101,7 @@ func TestStripesEnd(t *testing.T) {
 	}
 	same(t, v, model, "the volume")
 	must(t, g.Extend("lv", 12, "", 0, nil, "lvextend"))
-	must(t, g.Move(bg, vg.Range{PV: "pv0", Len: 2}, "", nil, "", nil, "pvmove"))
+	must(t, g.Move(bg, MoveOptions{From: vg.Range{PV: "pv0", Len: 2}}, "pvmove"))
 	same(t, v, model, "the volume, extended and moved")
 	must(t, v.Close())
 	must(t, g.Close())

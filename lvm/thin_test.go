@@ -54,7 +54,7 @@ func TestThin(t *testing.T) {
 	if u, err := g.PoolUsage("p"); err != nil || u.DataBlocks != 128 || u.Transaction != 3 || u.MetaBlocks != 64*16 {
 		t.Fatalf("%+v %v", u, err)
 	}
-	must(t, g.Move(bg, vg.Range{PV: "pv0"}, "", nil, "", nil, "pvmove"))
+	must(t, g.Move(bg, MoveOptions{From: vg.Range{PV: "pv0"}}, "pvmove"))
 	check()
 	for _, v := range []*Volume{a, b, c} {
 		must(t, v.Close())

@@ -265,12 +265,12 @@ func (a pvCommands) pvmove() *cobra.Command {
 		}
 		for _, r := range from {
 			last := -1
-			err := g.Move(cmd.Context(), r, name, to, alloc, func(done, total uint64) {
+			err := g.Move(cmd.Context(), lvm.MoveOptions{From: r, Volume: name, To: to, Policy: alloc, Progress: func(done, total uint64) {
 				if p := int(done * 100 / total); p != last {
 					last = p
 					a.say("%s: Moved: %d.00%%", args[0], p)
 				}
-			}, a.why())
+			}}, a.why())
 			if err != nil {
 				return err
 			}

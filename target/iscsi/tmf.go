@@ -23,52 +23,45 @@ type taskManager struct {
 	open  atomic.Int32   // functions that have not been answered
 }
 
-// take takes a Task Management Function Request (RFC 7143 §11.5). The
-// device server executes it; its response is sent when every task that it
-// affects has ended, their transfers included.
+// take takes a Task Management Function Request (RFC 7143 §11.5), unless too many wait.
 func (m *taskManager) take(c *conn, p *iscsi.PDU) {
-	s := m.sess
-	req := p.BHS.TaskRequest()
-	f, itt, lun := req.Function(), req.ITT(), req.LUN()
-	s.counters.taskRequests.Add(1)
-	switch n := m.open.Add(1); {
-	case n <= maxManaging:
-	case req.Immediate():
+	m.sess.counters.taskRequests.Add(1)
+	tooMany := m.open.Add(1) > maxManaging
+	if tooMany && p.BHS.Immediate() {
 		m.open.Add(-1)
 		c.out.reject(p, iscsi.RejectImmediate)
 		return
-	default:
-		c.out.taskResponse(itt, iscsi.TaskRejected)
-		p.Release()
+	}
+	bhs := p.BHS // a function may wait, its PDU does not
+	p.Release()
+	req := bhs.TaskRequest()
+	if tooMany {
+		c.out.taskResponse(req.ITT(), iscsi.TaskRejected)
 		return
 	}
-	m.lines.Info(s.log(), "task management", zap.Stringer("function", f), zap.String("lun", iscsi.FormatLUN(lun)),
+	m.lines.Info(m.sess.log(), "task management", zap.Stringer("function", req.Function()), zap.String("lun", iscsi.FormatLUN(req.LUN())),
 		zap.Uint32("cmdsn", req.CmdSN()))
+	m.execute(c, req)
+}
+
+// execute begins a function. Its response is sent when every task that it affects has ended,
+// their transfers included.
+func (m *taskManager) execute(c *conn, req iscsi.TaskRequest) {
+	s := m.sess
+	f, itt, lun := req.Function(), req.ITT(), req.LUN()
 	if f >= iscsi.QueryTask && f <= iscsi.QueryAsyncEvent && s.params.ProtocolLevel < 2 {
 		// RFC 7144 §4: not before both sides have agreed on iSCSIProtocolLevel 2.
 		c.out.taskResponse(itt, iscsi.TaskUnsupported)
-		p.Release()
 		return
 	}
 	switch f {
 	case iscsi.AbortTask:
-		m.abortTask(c, p)
-		return
+		s.order.betweenCommands(c, func() { m.abortTask(c, req) })
 	case iscsi.ClearACA:
 		s.node.device.Manage(s.nexus, scsi.ClearACA, lun, nil, func(r scsi.TMFResponse) { c.out.taskResponse(itt, uint8(r)) })
 	case iscsi.AbortTaskSet, iscsi.ClearTaskSet, iscsi.LogicalUnitReset,
 		iscsi.TargetWarmReset, iscsi.TargetColdReset, iscsi.ITNexusReset:
-		immediate, sn := req.Immediate(), req.CmdSN()
-		p.Release()
-		run := func() { m.abortSets(c, f, itt, lun) }
-		if immediate && (s.order.takesTurns || s.erl > 0) {
-			// On one connection at level 0, what was sent before has arrived before.
-			s.dropCollecting([]*session{s}, lun, wholeTarget(f)) // commands that wait for their data may hold up the order
-			s.order.afterCommands(c, sn, run)
-		} else {
-			run()
-		}
-		return
+		m.abortSetsInOrder(c, req)
 	case iscsi.TaskReassign:
 		m.reassign(c, req)
 	case iscsi.QueryTask:
@@ -76,18 +69,24 @@ func (m *taskManager) take(c *conn, p *iscsi.PDU) {
 	case iscsi.QueryTaskSet:
 		c.out.taskResponse(itt, m.queryTaskSet(lun))
 	case iscsi.QueryAsyncEvent:
-		switch e, pending, known := s.node.device.QueryAsyncEvent(s.nexus, lun); {
-		case !known:
-			c.out.taskResponse(itt, iscsi.TaskNoLUN)
-		case pending:
-			c.out.taskResponseInfo(itt, iscsi.TaskFunctionSucceeded, e.Information())
-		default:
-			c.out.taskResponse(itt, iscsi.TaskComplete)
-		}
+		m.queryAsyncEvent(c, itt, lun)
 	default:
 		c.out.taskResponse(itt, iscsi.TaskUnsupported)
 	}
-	p.Release()
+}
+
+// abortSetsInOrder executes a function that aborts task sets when the commands that were sent before it
+// are there: on one connection at level 0 they are.
+func (m *taskManager) abortSetsInOrder(c *conn, req iscsi.TaskRequest) {
+	s := m.sess
+	f, itt, lun := req.Function(), req.ITT(), req.LUN()
+	abort := func() { m.abortSets(c, f, itt, lun) }
+	if !req.Immediate() || !s.order.takesTurns && s.erl == 0 {
+		abort()
+		return
+	}
+	s.dropCollecting([]*session{s}, lun, wholeTarget(f)) // commands that wait for their data may hold up the order
+	s.order.afterCommands(c, req.CmdSN(), abort)
 }
 
 // wholeTarget reports whether a function is about every logical unit.
@@ -129,16 +128,9 @@ func (m *taskManager) abortSets(c *conn, f iscsi.TaskFunction, itt uint32, lun u
 	})
 }
 
-// abortTask is ABORT TASK (RFC 7143 §11.5.1, §11.5.5).
-func (m *taskManager) abortTask(c *conn, p *iscsi.PDU) {
-	bhs := p.BHS
-	p.Release()
-	m.sess.order.betweenCommands(c, func() { m.abortTaskNow(c, bhs.TaskRequest()) })
-}
-
-// abortTaskNow is abortTask at a time when no command is between the window and the
-// device server: one that was there would be found in neither.
-func (m *taskManager) abortTaskNow(c *conn, req iscsi.TaskRequest) {
+// abortTask is ABORT TASK (RFC 7143 §11.5.1, §11.5.5), at a time when no command is between
+// the window and the device server: one that was there would be found in neither.
+func (m *taskManager) abortTask(c *conn, req iscsi.TaskRequest) {
 	s := m.sess
 	itt, lun, ref, refSN, sn := req.ITT(), req.LUN(), req.RefTask(), req.RefCmdSN(), req.CmdSN()
 	s.mu.Lock()
@@ -249,6 +241,18 @@ func (m *taskManager) queryTaskSet(lun uint64) uint8 {
 		return iscsi.TaskFunctionSucceeded
 	}
 	return iscsi.TaskComplete
+}
+
+// queryAsyncEvent is QUERY ASYNCHRONOUS EVENT: does a unit attention wait for this nexus?
+func (m *taskManager) queryAsyncEvent(c *conn, itt uint32, lun uint64) {
+	switch e, pending, known := m.sess.node.device.QueryAsyncEvent(m.sess.nexus, lun); {
+	case !known:
+		c.out.taskResponse(itt, iscsi.TaskNoLUN)
+	case pending:
+		c.out.taskResponseInfo(itt, iscsi.TaskFunctionSucceeded, e.Information())
+	default:
+		c.out.taskResponse(itt, iscsi.TaskComplete)
+	}
 }
 
 // coldReset ends every session of a target (RFC 7143 §11.5.1: TARGET COLD

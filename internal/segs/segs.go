@@ -58,6 +58,16 @@ func (v *View) Next() []byte {
 	return s[:min(len(s), v.n)]
 }
 
+// Append adds the pieces of v to dst.
+func (v View) Append(dst [][]byte) [][]byte {
+	for v.n > 0 {
+		s := v.Next()
+		dst = append(dst, s)
+		v.Skip(len(s))
+	}
+	return dst
+}
+
 // Total returns the bytes of list.
 func Total(list [][]byte) int {
 	n := 0

@@ -31,6 +31,9 @@ func TestView(t *testing.T) {
 			if got := gather(v); !bytes.Equal(got, all[off:off+n]) {
 				t.Errorf("%d bytes at %d: %q", n, off, got)
 			}
+			if got := bytes.Join(v.Append(nil), nil); !bytes.Equal(got, all[off:off+n]) {
+				t.Errorf("%d bytes at %d as a list: %q", n, off, got)
+			}
 			if sum, ok := v.Checksum(0); !ok || sum != crc32c.Update(0, all[off:off+n]) {
 				t.Errorf("%d bytes at %d: %08x", n, off, sum)
 			}

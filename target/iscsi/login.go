@@ -12,7 +12,7 @@ import (
 )
 
 // loginPhase is the login of one connection: the pure machine of
-// internal/iscsi, with this server's policy behind its two questions.
+// internal/iscsi, with this server's policy behind its questions.
 type loginPhase struct {
 	c       *conn
 	machine *iscsi.LoginTarget
@@ -49,28 +49,6 @@ func afterPositive(d time.Duration, f func()) *time.Timer {
 	return time.AfterFunc(d, f)
 }
 
-// onTimer is the login deadline, later the heartbeat of the session, and in the end
-// the bound on an orderly close.
-func (c *conn) onTimer() {
-	switch c.state.get() {
-	case connLogin:
-		c.close(errLoginTimeout)
-	case connFull:
-		if c.sess.resting() {
-			c.timer.Reset(time.Second)
-			return
-		}
-		if next := c.beat.watch(); next > 0 {
-			c.timer.Reset(next)
-			if c.state.get() == connLoggedOut {
-				c.timer.Reset(hangUpTime) // it logged out while the timer ran
-			}
-		}
-	case connLoggedOut:
-		c.close(errHangUp)
-	}
-}
-
 // take takes a PDU of the login phase and answers it.
 func (l *loginPhase) take(p *iscsi.PDU) {
 	c := l.c
@@ -78,13 +56,13 @@ func (l *loginPhase) take(p *iscsi.PDU) {
 		p.Release()
 		return
 	}
-	if c.heard.Load() == 1 && p.BHS.Opcode() != iscsi.OpLoginRequest {
-		// Not even a beginning: nothing to answer.
-		p.Release()
-		c.close(errUnexpected)
-		return
-	}
 	if c.heard.Load() == 1 {
+		if p.BHS.Opcode() != iscsi.OpLoginRequest {
+			// Not even a beginning: nothing to answer.
+			p.Release()
+			c.close(errUnexpected)
+			return
+		}
 		c.place.Talks()
 	}
 	var resp iscsi.PDU

@@ -2,15 +2,13 @@ package iscsitcp
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
-	"net"
-	"os"
 	"slices"
 	"sync/atomic"
 	"testing"
 
 	"softiser/internal/await"
+	"softiser/internal/handover/handovertest"
 	"softiser/internal/iscsi"
 	"softiser/internal/iscsi/datamovertest"
 	"softiser/internal/pdustream"
@@ -24,30 +22,14 @@ func nopOut(itt uint32) (b iscsi.BHS) {
 // crossed goes on with a parked connection as another process does.
 func (r *peer) crossed() {
 	r.t.Helper()
-	k, fd, err := r.c.Carry()
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	b, err := json.Marshal(&k)
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	k = Carried{}
-	if err := json.Unmarshal(b, &k); err != nil {
-		r.t.Fatal(err)
-	}
-	f := os.NewFile(uintptr(fd), "")
-	nc, err := net.FileConn(f)
-	f.Close()
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	k, nc := handovertest.Crossed(r.t, r.c.Carry)
 	old := r.c
 	old.Terminate(errors.New("the old process ends"))
 	<-old.Ended()
 	r.up.Release()
 	r.up = datamovertest.NewRecorder()
 	r.up.Numbers = iscsi.Sequence{StatSN: 7, ExpCmdSN: 8, MaxCmdSN: 9}
+	var err error
 	if r.c, err = Restore(nc, Config{}, &r.p, &k); err != nil {
 		r.t.Fatal(err)
 	}

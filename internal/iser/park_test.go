@@ -2,15 +2,13 @@ package iser
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
-	"net"
-	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
 
 	"softiser/internal/await"
+	"softiser/internal/handover/handovertest"
 	"softiser/internal/iscsi"
 	"softiser/internal/iscsi/datamovertest"
 	"softiser/rdma"
@@ -31,24 +29,7 @@ func (r *peer) park() {
 // stays as it is until the end of the test.
 func (r *peer) crossed(p *iscsi.Params) {
 	r.t.Helper()
-	k, fd, err := r.c.Parking().Carry()
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	b, err := json.Marshal(&k)
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	k = Carried{}
-	if err := json.Unmarshal(b, &k); err != nil {
-		r.t.Fatal(err)
-	}
-	f := os.NewFile(uintptr(fd), "")
-	nc, err := net.FileConn(f)
-	f.Close()
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	k, nc := handovertest.Crossed(r.t, r.c.Parking().Carry)
 	end := func(c *Conn, up *datamovertest.Recorder) func() {
 		return func() {
 			c.Terminate(errors.New("end of the test"))
@@ -63,6 +44,7 @@ func (r *peer) crossed(p *iscsi.Params) {
 	if r.c.role == iscsi.RoleInitiator {
 		restore = d.RestoreInitiator
 	}
+	var err error
 	if r.c, err = restore(nc, ConnConfig{}, p, &k); err != nil {
 		r.t.Fatal(err)
 	}

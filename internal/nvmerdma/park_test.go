@@ -2,13 +2,12 @@ package nvmerdma
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
-	"net"
 	"os"
 	"testing"
 
 	"softiser/internal/await"
+	"softiser/internal/handover/handovertest"
 	"softiser/internal/nvme"
 	"softiser/internal/nvme/queuetest"
 	"softiser/rdma"
@@ -21,24 +20,7 @@ func always() bool { return true }
 func (h *host) crossed(mem []byte) {
 	t := h.t
 	t.Helper()
-	k, fd, err := h.c.Carry()
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, err := json.Marshal(&k)
-	if err != nil {
-		t.Fatal(err)
-	}
-	k = Carried{}
-	if err := json.Unmarshal(b, &k); err != nil {
-		t.Fatal(err)
-	}
-	f := os.NewFile(uintptr(fd), "")
-	nc, err := net.FileConn(f)
-	f.Close()
-	if err != nil {
-		t.Fatal(err)
-	}
+	k, nc := handovertest.Crossed(t, h.c.Carry)
 	old := h.c
 	t.Cleanup(func() {
 		old.Terminate(errors.New("end of the test"))

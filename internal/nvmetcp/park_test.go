@@ -2,14 +2,12 @@ package nvmetcp_test
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
-	"net"
-	"os"
 	"slices"
 	"testing"
 
 	"softiser/internal/await"
+	"softiser/internal/handover/handovertest"
 	"softiser/internal/nvme"
 	"softiser/internal/nvme/queuetest"
 	. "softiser/internal/nvmetcp"
@@ -30,24 +28,7 @@ func (h *host) crossed(mem []byte) {
 	t := h.t
 	t.Helper()
 	old := h.disk
-	k, fd, err := old.C.(*Controller).Carry()
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, err := json.Marshal(&k)
-	if err != nil {
-		t.Fatal(err)
-	}
-	k = Carried{}
-	if err := json.Unmarshal(b, &k); err != nil {
-		t.Fatal(err)
-	}
-	f := os.NewFile(uintptr(fd), "")
-	nc, err := net.FileConn(f)
-	f.Close()
-	if err != nil {
-		t.Fatal(err)
-	}
+	k, nc := handovertest.Crossed(t, old.C.(*Controller).Carry)
 	old.Fence()
 	t.Cleanup(func() {
 		old.C.Terminate(errors.New("end of the test"))

@@ -1,13 +1,11 @@
 package nvmetcp_test
 
 import (
-	"encoding/json"
 	"errors"
-	"net"
-	"os"
 	"testing"
 
 	"softiser/internal/await"
+	"softiser/internal/handover/handovertest"
 	"softiser/internal/nvme"
 	"softiser/internal/nvme/queuetest"
 	. "softiser/internal/nvmetcp"
@@ -56,24 +54,7 @@ func TestHostCarriedAtEveryByte(t *testing.T) {
 // crossedHost goes on with a parked connection as another process does, c being outstanding.
 func crossedHost(t *testing.T, h *Host, c *nvme.HostCommand) *queuetest.Queue {
 	t.Helper()
-	k, fd, err := h.Carry()
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, err := json.Marshal(&k)
-	if err != nil {
-		t.Fatal(err)
-	}
-	k = CarriedHost{}
-	if err := json.Unmarshal(b, &k); err != nil {
-		t.Fatal(err)
-	}
-	f := os.NewFile(uintptr(fd), "")
-	nc, err := net.FileConn(f)
-	f.Close()
-	if err != nil {
-		t.Fatal(err)
-	}
+	k, nc := handovertest.Crossed(t, h.Carry)
 	n, err := RestoreHost(nc, HostConfig{}, &k)
 	if err != nil {
 		t.Fatal(err)

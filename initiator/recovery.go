@@ -41,7 +41,7 @@ type recovery struct {
 	minWait time.Duration // the target asks for it before the next login (Time2Wait)
 	login   time.Time     // last one
 	backoff time.Duration // before the first attempt after the next loss
-	order   []uint16      // scratch of retire
+	order   []uint16      // of retire: the tasks that are sent again
 	late    []*request    // see holdBack; each stands for a part of its request
 }
 
@@ -108,57 +108,80 @@ func (rec *recovery) ended(c *conn, err error) {
 	s.unlock()
 }
 
-// retire sorts the commands of a lost connection. The caller holds s.mu.
+// retire ends what was outstanding on a lost connection, or has it wait for the next one. The
+// caller holds s.mu.
 func (rec *recovery) retire(c *conn, lost error) {
 	s := rec.s
 	rec.order = rec.order[:0]
-	now := s.clock.elapsed()
 	for i := range s.tasks.slots {
-		t := &s.tasks.slots[i]
-		if t.state == taskFree {
-			continue
-		}
-		if t.kind != kindCommand {
+		switch t := &s.tasks.slots[i]; {
+		case t.state == taskFree:
+		case t.kind == kindCommand:
+			rec.retireCommand(c, t, lost)
+		default:
 			if t.kind == kindTMF {
 				s.tm.over(t)
 			}
 			s.endTask(t, lost)
-			continue
-		}
-		sent := t.state == taskSent || t.state == taskAborting
-		if sent {
-			c.dm.ReleaseTask(&t.bufs)
-		}
-		if t.state == taskAborting && t.abortErr == ErrTimeout && rec.holdBack(t) {
-			continue
-		}
-		switch {
-		case t.state == taskAborting && t.abortErr == ErrTimeout:
-			s.endTask(t, blockio.ErrTimeoutUnknown)
-		case t.state == taskAborting:
-			s.unknown(t.req)
-			s.endTask(t, t.abortErr)
-		case t.req.cancel != nil:
-			s.endTask(t, t.req.cancel)
-		case t.ctl:
-			s.endTask(t, lost)
-		case s.units.of(t.req.lun) == nil:
-			s.endTask(t, ErrClosed) // the LUN is detached: recovery will not check it, so nothing may be sent again
-		case sent && !t.req.idempotent():
-			s.stats.OutcomeUnknown++
-			s.endTask(t, ErrOutcomeUnknown)
-		case t.replays > 0 && s.cfg.ReplacementTimeout > 0 && now-t.lost >= int64(s.cfg.ReplacementTimeout):
-			// It may be what kills the target.
-			s.endTask(t, fmt.Errorf("%w: the connection was lost %d times in %v while %v was outstanding",
-				ErrSessionLost, t.replays+1, time.Duration(now-t.lost).Round(time.Second), t.opcode()))
-		default:
-			if t.replays == 0 {
-				t.lost = now
-			}
-			t.replays++
-			rec.order = append(rec.order, t.index)
 		}
 	}
+	rec.queueAgain()
+	rec.endWaiting(lost)
+}
+
+// retireCommand ends a command, or adds it to those that are sent again.
+func (rec *recovery) retireCommand(c *conn, t *task, lost error) {
+	s := rec.s
+	sent := t.state == taskSent || t.state == taskAborting
+	if sent {
+		c.dm.ReleaseTask(&t.bufs)
+	}
+	if t.state == taskAborting && t.abortErr == ErrTimeout && rec.holdBack(t) {
+		return
+	}
+	if err := rec.verdict(t, sent, lost); err != nil {
+		s.endTask(t, err)
+		return
+	}
+	if t.replays == 0 {
+		t.lost = s.clock.elapsed()
+	}
+	t.replays++
+	rec.order = append(rec.order, t.index)
+}
+
+// verdict says with which error a command ends; nil: it is sent again. sent says that the target may
+// have it.
+func (rec *recovery) verdict(t *task, sent bool, lost error) error {
+	s := rec.s
+	switch {
+	case t.state == taskAborting && t.abortErr == ErrTimeout:
+		return blockio.ErrTimeoutUnknown
+	case t.state == taskAborting:
+		s.unknown(t.req)
+		return t.abortErr
+	case t.req.cancel != nil:
+		return t.req.cancel
+	case t.ctl:
+		return lost
+	case s.units.of(t.req.lun) == nil:
+		return ErrClosed // the LUN is detached: recovery will not check it, so nothing may be sent again
+	case sent && !t.req.idempotent():
+		s.stats.OutcomeUnknown++
+		return ErrOutcomeUnknown
+	}
+	since := time.Duration(s.clock.elapsed() - t.lost)
+	if t.replays > 0 && s.cfg.ReplacementTimeout > 0 && since >= s.cfg.ReplacementTimeout {
+		// It may be what kills the target.
+		return fmt.Errorf("%w: the connection was lost %d times in %v while %v was outstanding",
+			ErrSessionLost, t.replays+1, since.Round(time.Second), t.opcode())
+	}
+	return nil
+}
+
+// queueAgain has the commands that are sent again wait in the order of their CmdSN.
+func (rec *recovery) queueAgain() {
+	s := rec.s
 	slices.SortFunc(rec.order, func(a, b uint16) int {
 		return int(int32(s.tasks.slots[a].cmdSN - s.tasks.slots[b].cmdSN))
 	})
@@ -167,6 +190,12 @@ func (rec *recovery) retire(c *conn, lost error) {
 	for _, i := range rec.order {
 		s.wait.pushResend(&s.tasks.slots[i])
 	}
+}
+
+// endWaiting ends requests that have not been sent: those to LUNs that are detached, and commands
+// of our own (looks at LUNs), which the code that needs them sends again.
+func (rec *recovery) endWaiting(lost error) {
+	s := rec.s
 	for r := s.wait.queue.First(); r != nil; {
 		next := r.node.Next()
 		if s.units.of(r.lun) == nil {
@@ -175,7 +204,6 @@ func (rec *recovery) retire(c *conn, lost error) {
 		}
 		r = next
 	}
-	// Commands of our own (looks at LUNs) are not kept: the code that needs them sends them again.
 	for r := s.wait.ctlQueue.First(); r != nil; r = s.wait.ctlQueue.First() {
 		s.wait.ctlQueue.remove(r)
 		s.finish(r, lost)

@@ -46,41 +46,20 @@ func (c *conn) scsiResponse(p *iscsi.PDU) {
 	}
 	c.proved = true
 	s.stats.Completed++
-	r := t.req
-	what, done := fateDone, resp.Response() == iscsi.ResponseCompleted && resp.Status() == byte(spc.StatusGood)
-	if !done {
-		what, err = judge{s, t}.response(resp, p.Data)
-		done = what == fateDone && err == nil // carried out, with something to tell
-	}
-	if done {
-		r.Residual += int64(resid)
-		if t.outLen > 0 {
-			s.stats.WriteBytes += uint64(t.outLen - resid)
-		} else if t.inLen > 0 {
-			s.stats.ReadBytes += uint64(t.inLen - resid)
-		}
-		switch {
-		case r.Op == OpCDB: // for commands of callers, residuals are for the caller to judge
-		case resp.ResidualFlags()&iscsi.ResidualOverflow != 0:
-			err = fmt.Errorf("%w: %d more than %d", ErrOverflow, resp.Residual(), t.inLen|t.outLen)
-		case resid > 0:
-			err = fmt.Errorf("%w: %d of %d", ErrShort, int64(t.inLen|t.outLen)-int64(resid), t.inLen|t.outLen)
-		}
-		s.endTask(t, err)
+	if resp.Response() == iscsi.ResponseCompleted && resp.Status() == byte(spc.StatusGood) {
+		s.carriedOut(t, resp, resid)
 		return
 	}
+	r := t.req
+	what, err := judge{s, t}.response(resp, p.Data)
 	switch {
+	case what == fateDone && err == nil: // with something to tell
+		s.carriedOut(t, resp, resid)
+		return
 	case t.state == taskAborting:
 		// It ended by itself before the abort reached it.
 	case what == fateAgain && t.retries < maxAgain && r.cancel == nil:
-		t.retries++
-		s.stats.Retries++
-		s.wait.pushResend(t)
-		if otherUnit(err) && s.units.opened(t.lun) {
-			// Before anything is sent again, recovery has to check that the LUN is still the
-			// same volume.
-			c.doom(fmt.Errorf("the target says that another unit may be behind the LUN: %w", err))
-		}
+		c.again(t, err)
 		return
 	case what == fateLater && r.cancel == nil && s.wait.delay(t):
 		return
@@ -88,6 +67,40 @@ func (c *conn) scsiResponse(p *iscsi.PDU) {
 	r.Status = resp.Status()
 	r.Residual += int64(resid)
 	s.endTask(t, err)
+}
+
+// carriedOut ends a command that the target has carried out; resid bytes were not transferred.
+// The caller holds s.mu.
+func (s *Session) carriedOut(t *task, resp iscsi.SCSIResponse, resid uint32) {
+	r := t.req
+	r.Residual += int64(resid)
+	if t.outLen > 0 {
+		s.stats.WriteBytes += uint64(t.outLen - resid)
+	} else if t.inLen > 0 {
+		s.stats.ReadBytes += uint64(t.inLen - resid)
+	}
+	var err error
+	switch asked := t.inLen | t.outLen; { // one of them is 0
+	case r.Op == OpCDB: // for commands of callers, residuals are for the caller to judge
+	case resp.ResidualFlags()&iscsi.ResidualOverflow != 0:
+		err = fmt.Errorf("%w: %d more than %d", ErrOverflow, resp.Residual(), asked)
+	case resid > 0:
+		err = fmt.Errorf("%w: %d of %d", ErrShort, asked-resid, asked)
+	}
+	s.endTask(t, err)
+}
+
+// again sends a command anew that the target has not carried out, because of err. The caller holds s.mu.
+func (c *conn) again(t *task, err error) {
+	s := c.s
+	t.retries++
+	s.stats.Retries++
+	s.wait.pushResend(t)
+	if otherUnit(err) && s.units.opened(t.lun) {
+		// Before anything is sent again, recovery has to check that the LUN is still the
+		// same volume.
+		c.doom(fmt.Errorf("the target says that another unit may be behind the LUN: %w", err))
+	}
 }
 
 // otherUnit reports a unit attention that says that the LUN's identity may be

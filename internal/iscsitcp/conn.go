@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"softiser/internal/iscsi"
+	"softiser/internal/pdustream"
 	"softiser/internal/sockio"
 )
 
@@ -51,9 +52,7 @@ type Conn struct {
 	started   bool
 	cause     error // why the connection ended; the first one counts
 	graceful  bool  // the end was asked for with Terminate(nil)
-	finSent   bool
-	finOwed   bool      // it has not: the layer below the connection has something to say before
-	lingerEnd time.Time // when finSent: the peer is not listened to any longer
+	fin       pdustream.Fin
 	params    iscsi.Params
 	expStatSN uint32 // initiator: of the last PDU that the upper layer sent
 	enabled   bool

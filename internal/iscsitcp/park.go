@@ -109,7 +109,7 @@ func (r *receiver) stands(err error) bool {
 	c := r.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if err != errParked && !sockio.IsTimeout(err) || c.st == iscsi.ConnDead || c.finSent {
+	if err != errParked && !sockio.IsTimeout(err) || c.st == iscsi.ConnDead || c.fin.Begun() {
 		return false
 	}
 	c.sk.SetReadDeadline(time.Time{}) // first, so that a Nudge from now on is not lost

@@ -2,7 +2,6 @@ package iscsitcp
 
 import (
 	"os"
-	"time"
 
 	"softiser/internal/iscsi"
 	"softiser/internal/pdustream"
@@ -83,7 +82,7 @@ func (r *receiver) Ahead() (int, error) {
 	switch {
 	case c.st == iscsi.ConnDead:
 		return 0, c.endError()
-	case c.finSent && time.Now().After(c.lingerEnd):
+	case c.fin.Late():
 		return 0, os.ErrDeadlineExceeded
 	case c.cfg.Upgradable && c.st == iscsi.ConnLogin:
 		return r.NextHeader(0), nil

@@ -2,11 +2,9 @@ package iscsitcp
 
 import (
 	"fmt"
-	"time"
 
 	"softiser/internal/iscsi"
 	"softiser/internal/pdustream"
-	"softiser/internal/sockio"
 )
 
 // transmitter is the half of a connection that sends. It implements pdustream.Sender.
@@ -78,7 +76,7 @@ func (t *transmitter) handOver() {
 // Due implements pdustream.Sender.
 func (t *transmitter) Due() bool {
 	c := t.c
-	return t.Open() && (!t.Empty() || t.doneHead != nil || c.st == iscsi.ConnClosing && (!c.finSent || c.finOwed))
+	return t.Open() && (!t.Empty() || t.doneHead != nil || c.st == iscsi.ConnClosing && c.fin.Due())
 }
 
 // Open implements pdustream.Sender.
@@ -102,19 +100,10 @@ func (t *transmitter) Settle() bool {
 func (t *transmitter) Drained() bool {
 	c := t.c
 	c.park.tell()
-	if c.st != iscsi.ConnClosing || c.finSent && !c.finOwed {
+	if c.st != iscsi.ConnClosing || !c.fin.Due() {
 		return true
 	}
-	if !c.finSent {
-		c.finSent = true
-		c.lingerEnd = time.Now().Add(c.cfg.Linger)
-		c.sk.SetReadDeadline(c.lingerEnd)
-	}
-	if c.finOwed = sockio.Finish(c.sk) == sockio.ErrAgain; c.finOwed {
-		return false
-	}
-	_ = c.sk.CloseWrite()
-	return true
+	return c.fin.Send(c.sk, c.cfg.Linger)
 }
 
 // Fail implements pdustream.Sender.

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"softiser/internal/pdustream"
 	"softiser/internal/sockio"
 )
 
@@ -23,15 +24,13 @@ type conn struct {
 	cond sync.Cond  // on mu: tx is not busy any more, or placing or st has changed
 
 	// Guarded by mu.
-	st        state
-	started   bool
-	cause     error // why the connection ended; the first one counts
-	finSent   bool
-	finOwed   bool      // it has not: the layer below the connection has something to say before
-	lingerEnd time.Time // when finSent: the peer is not listened to any longer
-	digests   Digests   // changed by the receive goroutine alone
-	align     int       // of the data that is sent
-	tx        transmitter
+	st      state
+	started bool
+	cause   error // why the connection ended; the first one counts
+	fin     pdustream.Fin
+	digests Digests // changed by the receive goroutine alone
+	align   int     // of the data that is sent
+	tx      transmitter
 
 	rx receiver // owned by the receive goroutine
 
@@ -239,7 +238,7 @@ func (c *conn) run() {
 	c.failLocked(err)
 	c.tx.Seize() // nobody transmits any more
 	end := c.cause
-	if end == io.EOF || c.finSent && sockio.IsTimeout(end) {
+	if end == io.EOF || c.fin.Begun() && sockio.IsTimeout(end) {
 		end = nil
 	}
 	c.tx.Purge()

@@ -117,7 +117,7 @@ func (c *conn) stopsLocked() bool {
 // Park it waits first, as long as the connection is parked, and no data is due.
 func (c *conn) again(err error) bool {
 	c.mu.Lock()
-	if err != errParked && !sockio.IsTimeout(err) || c.st == stateDead || c.finSent {
+	if err != errParked && !sockio.IsTimeout(err) || c.st == stateDead || c.fin.Begun() {
 		c.mu.Unlock()
 		return false
 	}

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"os"
-	"time"
 
 	"softiser/internal/crc32c"
 	"softiser/internal/pdustream"
@@ -112,7 +111,7 @@ func (r *receiver) Ahead() (int, error) {
 	switch {
 	case c.st == stateDead:
 		return 0, c.endError()
-	case c.finSent && time.Now().After(c.lingerEnd):
+	case c.fin.Late():
 		return 0, os.ErrDeadlineExceeded
 	case c.st == stateClosing:
 		return pdustream.Nothing, nil

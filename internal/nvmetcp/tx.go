@@ -3,11 +3,9 @@ package nvmetcp
 import (
 	"encoding/binary"
 	"fmt"
-	"time"
 
 	"softiser/internal/crc32c"
 	"softiser/internal/pdustream"
-	"softiser/internal/sockio"
 )
 
 // outPDU is a PDU in the transmit queue.
@@ -86,7 +84,7 @@ func (t *transmitter) handOver() {
 // Due implements pdustream.Sender. Of a connection that has ended, too: those wait for the
 // end of what is queued whose memory it has.
 func (t *transmitter) Due() bool {
-	return !t.Empty() || t.c.st == stateClosing && (!t.c.finSent || t.c.finOwed)
+	return !t.Empty() || t.c.st == stateClosing && t.c.fin.Due()
 }
 
 // Open implements pdustream.Sender.
@@ -122,19 +120,10 @@ func (t *transmitter) Settle() bool {
 // closing.
 func (t *transmitter) Drained() bool {
 	c := t.c
-	if c.st != stateClosing || c.finSent && !c.finOwed {
+	if c.st != stateClosing || !c.fin.Due() {
 		return true
 	}
-	if !c.finSent {
-		c.finSent = true
-		c.lingerEnd = time.Now().Add(c.linger)
-		c.sk.SetReadDeadline(c.lingerEnd)
-	}
-	if c.finOwed = sockio.Finish(c.sk) == sockio.ErrAgain; c.finOwed {
-		return false
-	}
-	_ = c.sk.CloseWrite()
-	return true
+	return c.fin.Send(c.sk, c.linger)
 }
 
 // Fail implements pdustream.Sender.

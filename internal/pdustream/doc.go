@@ -6,6 +6,7 @@
 //	             place, data digests
 //	Guess        of who asks for data: whose data comes next, so that one call takes many
 //	Transmitter  the queue to the peer, and who sends from it: vectored, data by reference
+//	Fin          the end of a connection in good order
 //
 // A protocol keeps what its PDUs mean: it reads headers, says where data goes (Parser), and
 // which data it expects (Guesser); it completes what is about to leave, and is told what has

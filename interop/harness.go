@@ -17,35 +17,31 @@ import (
 // harness runs cases on a few guests at a time.
 type harness struct {
 	images map[guest.Kind]*guest.Image
-	out    string
-	bin    string
-	keep   bool
-	short  bool // loads of what takes longest are smaller
+	out    string // folder of logs, captures and tables
+	bin    string // folder of the programs
+	keep   bool   // logs of cases that have passed stay, too
+	short  bool   // loads of what takes longest are smaller
 }
 
-func newHarness(images map[guest.Kind]*guest.Image, out, bin string, keep, again bool) (*harness, error) {
-	abs := func(p *string) error {
-		a, err := filepath.Abs(*p)
-		*p = a
-		return err
-	}
-	if err := abs(&out); err != nil {
-		return nil, err
-	}
-	if err := abs(&bin); err != nil {
-		return nil, err
+// prepare finds the programs and makes the folder for what comes out of the cases; again keeps what
+// earlier runs have left there.
+func (h *harness) prepare(again bool) (err error) {
+	for _, p := range []*string{&h.out, &h.bin} {
+		if *p, err = filepath.Abs(*p); err != nil {
+			return err
+		}
 	}
 	for _, name := range []string{"iser-target", "iser-initiator"} {
-		if _, err := os.Stat(filepath.Join(bin, name)); err != nil {
-			return nil, fmt.Errorf("%w; run make build first", err)
+		if _, err := os.Stat(filepath.Join(h.bin, name)); err != nil {
+			return fmt.Errorf("%w; run make build first", err)
 		}
 	}
 	if !again {
-		if err := os.RemoveAll(out); err != nil {
-			return nil, err
+		if err := os.RemoveAll(h.out); err != nil {
+			return err
 		}
 	}
-	return &harness{images: images, out: out, bin: bin, keep: keep}, os.MkdirAll(out, 0o755)
+	return os.MkdirAll(h.out, 0o755)
 }
 
 // defaultLimit is long because the guests are emulated and share two cores.

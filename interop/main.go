@@ -181,12 +181,11 @@ func run(ctx context.Context, args []string) int {
 		fmt.Fprintln(os.Stderr, "interop:", err)
 		return 1
 	}
-	h, err := newHarness(images, *out, *bin, *keep, *again)
-	if err != nil {
+	h := &harness{images: images, out: *out, bin: *bin, keep: *keep, short: *short}
+	if err := h.prepare(*again); err != nil {
 		fmt.Fprintln(os.Stderr, "interop:", err)
 		return 1
 	}
-	h.short = *short
 	rec.begin(images)
 	h.runAll(ctx, todo, *jobs, func(r Result) {
 		progress(r)

@@ -355,8 +355,8 @@ func (w *call) wait(ctx context.Context) (nvme.CQE, error) {
 	}
 }
 
-// overdue returns how long the oldest command has been without an answer, and gives up
-// those that are later than limit.
+// overdue gives up the commands of requests that have had no answer for longer than limit, and
+// returns how many there are.
 func (q *queue) overdue(now, limit int64) (n int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -95,47 +95,50 @@ func readCommand() *cobra.Command {
 	f.register(cmd)
 	cmd.Flags().BoolVar(&f.sparse, "sparse", false, "leave holes in FILE where the volume holds zeroes")
 	cmd.Flags().BoolVarP(&f.force, "force", "f", false, "replace FILE")
-	cmd.RunE = func(cmd *cobra.Command, a []string) error {
-		out, toStdout := os.Stdout, len(a) < 2 || a[1] == "-"
-		if len(a) < 2 && terminal.Is(out) {
-			return usage("standard output is a terminal: name a FILE, pass the data on through a pipe, or type - to have it on the screen")
-		}
-		s, err := f.open(cmd, a[0])
-		if err != nil {
-			return err
-		}
-		defer s.lun.Close()
-		var file *durable.Replacement
-		if !toStdout {
-			if file, err = create(a[1], f.force); err != nil {
-				return err
-			}
-			defer file.Discard()
-			out = file.File
-		}
-		if s.length < 0 {
-			s.length = s.lun.Info().Size - s.off
-		}
-		s.prog = startProgress("read", s.length, !f.quiet && !f.json)
-		defer s.prog.stop()
-		begun := time.Now()
-		take, finish := s.toFile(out)
-		if err := s.read(cmd.Context(), take); err != nil {
-			return err
-		}
-		if err := finish(); err != nil {
-			return err
-		}
-		if !toStdout {
-			if err := file.Keep(f.force); err != nil {
-				return err
-			}
-		}
-		s.prog.stop()
-		o := s.outcome("read", a[0])
-		return f.report(cmd, &o, begun, toStdout)
-	}
+	cmd.RunE = f.read
 	return cmd
+}
+
+// read is the command: a is its arguments.
+func (f *copyFlags) read(cmd *cobra.Command, a []string) error {
+	out, toStdout := os.Stdout, len(a) < 2 || a[1] == "-"
+	if len(a) < 2 && terminal.Is(out) {
+		return usage("standard output is a terminal: name a FILE, pass the data on through a pipe, or type - to have it on the screen")
+	}
+	s, err := f.open(cmd, a[0])
+	if err != nil {
+		return err
+	}
+	defer s.lun.Close()
+	var file *durable.Replacement
+	if !toStdout {
+		if file, err = create(a[1], f.force); err != nil {
+			return err
+		}
+		defer file.Discard()
+		out = file.File
+	}
+	if s.length < 0 {
+		s.length = s.lun.Info().Size - s.off
+	}
+	s.prog = startProgress("read", s.length, !f.quiet && !f.json)
+	defer s.prog.stop()
+	begun := time.Now()
+	take, finish := s.toFile(out)
+	if err := s.read(cmd.Context(), take); err != nil {
+		return err
+	}
+	if err := finish(); err != nil {
+		return err
+	}
+	if !toStdout {
+		if err := file.Keep(f.force); err != nil {
+			return err
+		}
+	}
+	s.prog.stop()
+	o := s.outcome("read", a[0])
+	return f.report(cmd, &o, begun, toStdout)
 }
 
 // create opens FILE for writing. An existing one is refused unless replace is
@@ -195,55 +198,68 @@ the target.`,
 	cmd.Flags().BoolVar(&f.pad, "pad", false, "fill the last block with zeroes when the input ends inside it")
 	cmd.Flags().BoolVar(&f.fua, "fua", false, "make each write durable by itself (force unit access)")
 	cmd.Flags().BoolVar(&f.flush, "flush", true, "flush at the end")
-	cmd.RunE = func(cmd *cobra.Command, a []string) error {
-		in, n, err := input(a)
-		if err != nil {
-			return err
-		}
-		defer in.Close()
-		s, err := f.open(cmd, a[0])
-		if err != nil {
-			return err
-		}
-		defer s.lun.Close()
-		total := s.length
-		info := s.lun.Info()
-		if n >= 0 && n < total { // refuse before anything is written
-			if bs := int64(info.BlockSize); !f.pad || (n+bs-1)/bs*bs < total {
-				return fmt.Errorf("%s is %d bytes long, less than --length %d", a[1], n, int64(f.length))
-			}
-		}
-		if total < 0 && n >= 0 { // likewise
-			total = n
-			if over := n % int64(info.BlockSize); over != 0 && !f.pad {
-				return usage("%s is %d bytes long, no multiple of the volume's block size, %d; --pad fills the last block up with zeroes", a[1], n, info.BlockSize)
-			}
-			if room := info.Size - s.off; n > room {
-				return fmt.Errorf("%s is longer (%d bytes) than the volume from %d on (%d bytes); --length says how much to write", a[1], n, s.off, room)
-			}
-		}
-		s.prog = startProgress("written", total, !f.quiet && !f.json)
-		defer s.prog.stop()
-		begun := time.Now()
-		r, err := newInterruptible(cmd.Context(), in)
-		if err != nil {
-			return err
-		}
-		defer r.Close()
-		if err := s.write(cmd.Context(), s.counted(r)); err != nil {
-			return err
-		}
-		if f.flush {
-			if err := s.lun.Do(cmd.Context(), &blockio.Request{Op: blockio.OpFlush}); err != nil {
-				return fmt.Errorf("everything is written, but the flush failed: %w", err)
-			}
-		}
-		s.prog.stop()
-		o := s.outcome("write", a[0])
-		o.Flushed = f.flush
-		return f.report(cmd, &o, begun, false)
-	}
+	cmd.RunE = f.write
 	return cmd
+}
+
+// write is the command.
+func (f *copyFlags) write(cmd *cobra.Command, a []string) error {
+	in, n, err := input(a)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	s, err := f.open(cmd, a[0])
+	if err != nil {
+		return err
+	}
+	defer s.lun.Close()
+	total := s.length
+	if n >= 0 { // refuse before anything is written
+		if err := f.fits(s, a[1], n); err != nil {
+			return err
+		}
+		if total < 0 {
+			total = n
+		}
+	}
+	s.prog = startProgress("written", total, !f.quiet && !f.json)
+	defer s.prog.stop()
+	begun := time.Now()
+	r, err := newInterruptible(cmd.Context(), in)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	if err := s.write(cmd.Context(), s.counted(r)); err != nil {
+		return err
+	}
+	if f.flush {
+		if err := s.lun.Do(cmd.Context(), &blockio.Request{Op: blockio.OpFlush}); err != nil {
+			return fmt.Errorf("everything is written, but the flush failed: %w", err)
+		}
+	}
+	s.prog.stop()
+	o := s.outcome("write", a[0])
+	o.Flushed = f.flush
+	return f.report(cmd, &o, begun, false)
+}
+
+// fits says why a file of n bytes is not what is to be written to the range of s.
+func (f *copyFlags) fits(s *stream, name string, n int64) error {
+	info := s.lun.Info()
+	bs := int64(info.BlockSize)
+	switch room := info.Size - s.off; {
+	case s.length >= 0:
+		if n < s.length && (!f.pad || (n+bs-1)/bs*bs < s.length) {
+			return fmt.Errorf("%s is %d bytes long, less than --length %d", name, n, int64(f.length))
+		}
+	case n%bs != 0 && !f.pad:
+		return usage("%s is %d bytes long, no multiple of the volume's block size, %d; --pad fills the last block up with zeroes", name, n, bs)
+	case n > room:
+		return fmt.Errorf("%s is longer (%d bytes) than the volume from %d on (%d bytes); --length says how much to write", name, n, s.off, room)
+	}
+	return nil
 }
 
 // verifyCommand builds the command that compares a volume with a file.
@@ -260,67 +276,81 @@ where the first difference is. Without --length the length of FILE counts.`,
 	}
 	f.register(cmd)
 	cmd.Flags().BoolVar(&f.pad, "pad", false, "take the file to be continued with zeroes to the end of its last block")
-	cmd.RunE = func(cmd *cobra.Command, a []string) error {
-		in, n, err := input(a)
-		if err != nil {
-			return err
-		}
-		defer in.Close()
-		s, err := f.open(cmd, a[0])
-		if err != nil {
-			return err
-		}
-		defer s.lun.Close()
-		if s.length < 0 {
-			info := s.lun.Info()
-			if s.length = n; n < 0 {
-				s.length = info.Size - s.off
-			}
-			if bs := int64(info.BlockSize); s.length%bs != 0 {
-				if !f.pad {
-					return usage("%s is %d bytes long, no multiple of the volume's block size, %d; --pad takes it to be continued with zeroes", a[1], n, bs)
-				}
-				s.length += bs - s.length%bs
-			}
-			if s.length > info.Size-s.off {
-				longer := &codedError{exitDiffer, fmt.Errorf("%s is longer (%d bytes) than the volume from %d on (%d bytes)", a[1], n, s.off, info.Size-s.off)}
-				return f.unequal(cmd, s.outcome("verify", a[0]), time.Now(), longer)
-			}
-		}
-		s.prog = startProgress("verified", s.length, !f.quiet && !f.json)
-		defer s.prog.stop()
-		begun := time.Now()
-		r, err := newInterruptible(cmd.Context(), in)
-		if err != nil {
-			return err
-		}
-		defer r.Close()
-		at, err := s.compare(cmd.Context(), s.counted(r))
-		left := false
-		if err == nil && f.length < 0 && n < 0 { // how long the input is was not known before
-			left, err = more(r)
-		}
-		s.prog.stop()
-		if left {
-			longer := &codedError{exitDiffer, fmt.Errorf("the input is longer than the volume from %d on (%d bytes), which holds the same as it begins with; --length says how much to compare", s.off, s.length)}
-			return f.unequal(cmd, s.outcome("verify", a[0]), begun, longer)
-		}
-		if err != nil && !errors.Is(err, errDiffer) {
-			return err
-		}
-		o := s.outcome("verify", a[0])
-		equal := err == nil
-		o.Equal = &equal
-		if !equal {
-			o.FirstDiff = &at
-			if !f.json {
-				return &codedError{exitDiffer, fmt.Errorf("the volume differs from the file, first at byte %d of the volume", at)}
-			}
-		}
-		if err := f.report(cmd, &o, begun, false); err != nil || equal {
-			return err
-		}
-		return &codedError{exitDiffer, errReported}
-	}
+	cmd.RunE = f.verify
 	return cmd
+}
+
+// padded is how much is to be compared with a file of n bytes: whole blocks.
+func (f *copyFlags) padded(s *stream, name string, n int64) (int64, error) {
+	bs := int64(s.lun.Info().BlockSize)
+	over := n % bs
+	switch {
+	case over == 0:
+		return n, nil
+	case !f.pad:
+		return 0, usage("%s is %d bytes long, no multiple of the volume's block size, %d; --pad takes it to be continued with zeroes", name, n, bs)
+	}
+	return n + bs - over, nil
+}
+
+// verify is the command.
+func (f *copyFlags) verify(cmd *cobra.Command, a []string) error {
+	in, n, err := input(a)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	s, err := f.open(cmd, a[0])
+	if err != nil {
+		return err
+	}
+	defer s.lun.Close()
+	room := s.lun.Info().Size - s.off
+	switch {
+	case s.length >= 0:
+	case n < 0:
+		s.length = room
+	default:
+		if s.length, err = f.padded(s, a[1], n); err != nil {
+			return err
+		}
+		if s.length > room {
+			longer := &codedError{exitDiffer, fmt.Errorf("%s is longer (%d bytes) than the volume from %d on (%d bytes)", a[1], n, s.off, room)}
+			return f.unequal(cmd, s.outcome("verify", a[0]), time.Now(), longer)
+		}
+	}
+	s.prog = startProgress("verified", s.length, !f.quiet && !f.json)
+	defer s.prog.stop()
+	begun := time.Now()
+	r, err := newInterruptible(cmd.Context(), in)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	at, err := s.compare(cmd.Context(), s.counted(r))
+	left := false
+	if err == nil && f.length < 0 && n < 0 { // how long the input is was not known before
+		left, err = more(r)
+	}
+	s.prog.stop()
+	if left {
+		longer := &codedError{exitDiffer, fmt.Errorf("the input is longer than the volume from %d on (%d bytes), which holds the same as it begins with; --length says how much to compare", s.off, s.length)}
+		return f.unequal(cmd, s.outcome("verify", a[0]), begun, longer)
+	}
+	if err != nil && !errors.Is(err, errDiffer) {
+		return err
+	}
+	o := s.outcome("verify", a[0])
+	equal := err == nil
+	o.Equal = &equal
+	if !equal {
+		o.FirstDiff = &at
+		if !f.json {
+			return &codedError{exitDiffer, fmt.Errorf("the volume differs from the file, first at byte %d of the volume", at)}
+		}
+	}
+	if err := f.report(cmd, &o, begun, false); err != nil || equal {
+		return err
+	}
+	return &codedError{exitDiffer, errReported}
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"strings"
 	"syscall"
 
 	"softiser/config"
@@ -79,7 +78,7 @@ func (l *listeners) take(srv *target.Server, cfg *config.Config, s systemd.Socke
 // sameAddress reports whether a configured address is that of a socket. All addresses are
 // the same, of whichever family.
 func sameAddress(listen string, a *net.TCPAddr) bool {
-	if strings.HasPrefix(listen, roceScheme) {
+	if isRoCE(listen) {
 		return false
 	}
 	want, err := net.ResolveTCPAddr("tcp", listen)

@@ -47,6 +47,18 @@ func writeReady(fd int) error {
 	return nil
 }
 
+// tellServing tells whoever has started the process that it serves. takenOver says that what it serves is in
+// use already, and goes on even if nobody can be told.
+func (a *app) tellServing(ctx context.Context, fd int, takenOver bool) error {
+	if !takenOver {
+		return a.tellStarted(ctx, fd)
+	}
+	if err := tellReady(fd); err != nil {
+		a.log.Error("nobody was told that this process serves; what it has taken over is in use, and goes on", zap.Error(err))
+	}
+	return nil
+}
+
 // tellStarted is tellReady for a process that may have groups with start: active that wait, and volumes whose
 // storage does not answer yet. systemd does not wait for them: what comes after the unit, reloads and the
 // watchdog would have to. The descriptor does: it is that of a cluster's agent, which moves the address when the

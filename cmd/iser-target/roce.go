@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/dustin/go-humanize"
@@ -14,6 +15,9 @@ import (
 
 // roceScheme begins the address of a portal for RoCE.
 const roceScheme = "roce://"
+
+// isRoCE reports whether a portal is one for RoCE, whose socket, of UDP, is not handed over.
+func isRoCE(listen string) bool { return strings.HasPrefix(listen, roceScheme) }
 
 // roceCounters are the metrics of a port of RoCE: rxe's hw_counters under their names, and
 // what rxe does not tell.

@@ -6,10 +6,8 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -149,7 +147,7 @@ func override(p *string, v string) {
 
 // withPort adds the registered port where there is none.
 func withPort(a string) string {
-	if strings.HasPrefix(a, roceScheme) {
+	if isRoCE(a) {
 		return a // portals for RoCE have a default of their own
 	}
 	if _, _, err := net.SplitHostPort(a); err != nil {
@@ -176,6 +174,12 @@ type app struct {
 // that nobody is waited for.
 func (f *serveFlags) timeouts(t *target.Timeouts) {
 	t.Drain, t.Storage, t.Rest = max(f.drain, 1), f.storage, restPatience
+}
+
+// longestEnd is how long an end takes that waits for everything: a handover under way (giving.end),
+// initiators, storage.
+func (f *serveFlags) longestEnd() time.Duration {
+	return f.drain + freezeTime + f.drain + f.storage
 }
 
 // build makes the server of a configuration, with its targets.
@@ -219,12 +223,8 @@ func serve(ctx context.Context, f *serveFlags, out, logTo io.Writer) error {
 		return exit(exitUsage, err)
 	}
 	defer usage.OutliveReaders()()
-	again, stopAgain := endings()
-	defer stopAgain()
-	ctx, hup, stop := hangups(ctx, f.config != "")
-	defer stop()
-	usr2, stopUpgrades := upgrades()
-	defer stopUpgrades()
+	ctx, sig := takeSignals(ctx, f.config != "")
+	defer sig.stop()
 	a := &app{log: log}
 	c := registry.Config{Program: version, SetLevel: func(name string) error { return level.UnmarshalText([]byte(name)) }}
 	if f.config != "" {
@@ -234,7 +234,7 @@ func serve(ctx context.Context, f *serveFlags, out, logTo io.Writer) error {
 		return exit(exitUsage, err)
 	}
 	spareProcessors(cfg.Volumes)
-	defer a.boundEnd(ctx, f.drain+freezeTime+f.drain+f.storage)() // the first for a handover, see giving.end
+	defer a.boundEnd(ctx, f.longestEnd())()
 	defer a.reg.Close()
 	var ls listeners
 	taken, err := a.begin(ctx, f, cfg, &ls)
@@ -248,12 +248,7 @@ func serve(ctx context.Context, f *serveFlags, out, logTo io.Writer) error {
 		cancel()
 		a.services.Wait() // the socket is gone when serve returns
 	}()
-	go func() {
-		if insisted(ctx, bg, again) {
-			log.Warn("another signal: ending without waiting for initiators")
-			os.Exit(exitFailure)
-		}
-	}()
+	go a.endWhenInsisted(ctx, bg, sig.again)
 	if err := a.openVolumes(ctx, taken); err != nil {
 		return err
 	}
@@ -261,20 +256,16 @@ func serve(ctx context.Context, f *serveFlags, out, logTo io.Writer) error {
 	a.serveAdmin(bg, ls.admin, g)
 	a.serveMetrics(bg, ls.metrics)
 	printBanner(out, a, cfg.Portals)
-	if taken == nil {
-		if err := a.tellStarted(bg, f.readyFD); err != nil {
-			return err
-		}
-	} else if err := tellReady(f.readyFD); err != nil {
-		log.Error("nobody was told that this process serves; what it has taken over is in use, and goes on", zap.Error(err))
+	if err := a.tellServing(bg, f.readyFD, taken != nil); err != nil {
+		return err
 	}
 	a.services.Go(func() { a.watch(bg) })
 	a.services.Go(func() {
 		a.reg.TakeSnapshots(bg, func(what string) (func(), error) { return a.changes.enter(bg, what) })
 	})
 	defer systemd.Notify(systemd.Stopping) //nolint:errcheck // systemd sees the end in any case
-	go a.reloadOn(bg, hup)
-	go g.upgradeOn(bg, usr2)
+	go a.reloadOn(bg, sig.hup)
+	go g.upgradeOn(bg, sig.usr2)
 	serving, stopServing := context.WithCancel(bg)
 	defer stopServing()
 	context.AfterFunc(ctx, func() {

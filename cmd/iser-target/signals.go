@@ -12,6 +12,23 @@ import (
 	"softiser/target/admin"
 )
 
+// signals are those that serve acts on, beside the first one that ends its context.
+type signals struct {
+	again <-chan os.Signal // that end it, and come again
+	hup   <-chan os.Signal // asks for a reload
+	usr2  <-chan os.Signal // asks for an upgrade
+	stop  func()
+}
+
+// takeSignals begins to take signals; file says that there is a configuration to be read again.
+// ctx is parent, unless SIGHUP ends it.
+func takeSignals(parent context.Context, file bool) (ctx context.Context, s *signals) {
+	again, stopAgain := endings()
+	ctx, hup, stopHangups := hangups(parent, file)
+	usr2, stopUpgrades := upgrades()
+	return ctx, &signals{again: again, hup: hup, usr2: usr2, stop: func() { stopUpgrades(); stopHangups(); stopAgain() }}
+}
+
 // hangups decides about SIGHUP. With a configuration file it asks to read that
 // again, and arrives on hup. Without one it means that the terminal is gone, and
 // ends ctx for a shutdown in good order; under nohup it stays ignored.
@@ -89,6 +106,14 @@ func insisted(draining, ended context.Context, signals <-chan os.Signal) bool {
 		case <-ended.Done():
 			return false
 		}
+	}
+}
+
+// endWhenInsisted ends the process at once when it is insisted; see insisted.
+func (a *app) endWhenInsisted(draining, ended context.Context, signals <-chan os.Signal) {
+	if insisted(draining, ended, signals) {
+		a.log.Warn("another signal: ending without waiting for initiators")
+		os.Exit(exitFailure)
 	}
 }
 

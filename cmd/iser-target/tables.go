@@ -60,7 +60,7 @@ func printStatus(out io.Writer, st *target.Status) error {
 		if bound == "" {
 			bound = p.Listen + " (closed)"
 		}
-		if strings.HasPrefix(p.Listen, roceScheme) && p.Bound != "" {
+		if isRoCE(p.Listen) && p.Bound != "" {
 			bound = roceScheme + bound
 		}
 		fmt.Fprintf(w, "%d\t%d\t%d\t%d\t%d\t%s\n", p.Group, p.Accepted, p.Garbage, p.Silent, p.Evicted+p.Turned, bound)

@@ -315,6 +315,3 @@ func (t *taking) tell(a *app) {
 		zap.Int("portals", len(t.state.Portals)), zap.Int("volumes", len(t.volumes)),
 		zap.Int("sessions", len(t.state.Carried.ISCSI.Sessions)), zap.Int("controllers", len(t.state.Carried.NVMe.Controllers)), zap.Strings("closed", t.state.Closed))
 }
-
-// isRoCE reports whether a portal has a socket of UDP, which is not handed over.
-func isRoCE(listen string) bool { return strings.HasPrefix(listen, roceScheme) }

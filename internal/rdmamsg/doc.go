@@ -18,7 +18,7 @@
 // # Locks
 //
 // A Pump and the Windows of a connection have no lock: the connection's own guards
-// them, and the calls to an [Owner] come with it held. It is held across Enqueue,
-// never across Push or a completion handler's poll. Device.mu guards growth and
-// registration.
+// them, and the calls to an [Owner] come with it held. It is held while requests are
+// posted and while Reap polls for their completions, never across Push or while a handler
+// polls for what was received. Device.mu guards growth and registration.
 package rdmamsg

@@ -20,7 +20,7 @@ func TestBlocksStay(t *testing.T) {
 	must(t, g.Create(CreateOptions{Name: "both", Extents: 8, Stripes: 2}, "lvcreate"))
 	a, both := volume(t, g, "a"), volume(t, g, "both")
 	for what, err := range map[string]error{
-		"extended":                 g.Extend("a", 16, "", 0, on("pv1"), "lvextend"),
+		"extended":                 g.Extend("a", ExtendOptions{Extents: 16, From: on("pv1")}, "lvextend"),
 		"moved":                    g.Move(bg, MoveOptions{From: vg.Range{PV: "pv0"}, Volume: "a"}, "pvmove"),
 		"moved from coarse blocks": g.Move(bg, MoveOptions{From: vg.Range{PV: "pv1"}, Volume: "both", To: on("pv0"), Policy: "anywhere"}, "pvmove"),
 	} {
@@ -28,8 +28,8 @@ func TestBlocksStay(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	must(t, g.Extend("a", 16, "", 0, on("pv0"), "lvextend"))
-	must(t, g.Extend("both", 16, "", 0, nil, "lvextend"))
+	must(t, g.Extend("a", ExtendOptions{Extents: 16, From: on("pv0")}, "lvextend"))
+	must(t, g.Extend("both", ExtendOptions{Extents: 16}, "lvextend"))
 	if n, m := a.Info().BlockSize, both.Info().BlockSize; n != 512 || m != 4096 {
 		t.Errorf("blocks of %d and %d bytes", n, m)
 	}

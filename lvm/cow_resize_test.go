@@ -25,7 +25,7 @@ func TestExtendOrigin(t *testing.T) {
 	defer o.OnResize(func(i blockdev.Info) { told.Store(i.Size) })()
 	var l blockdev.Lease
 	must(t, o.LeaseWrite(&l, 0, 4096, blockdev.Wait)) // growing waits for nobody
-	must(t, g.Extend("o", 12, "", 0, nil, "lvextend"))
+	must(t, g.Extend("o", ExtendOptions{Extents: 12}, "lvextend"))
 	for _, s := range l.Segs {
 		copy(s, bytes.Repeat([]byte{7}, len(s)))
 	}

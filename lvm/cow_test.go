@@ -98,7 +98,7 @@ func TestSnapshots(t *testing.T) {
 	if got := fmt.Sprint(g.Dependents("o")); got != "[s1 s2]" {
 		t.Error(got)
 	}
-	must(t, g.Extend("s1", 16, "", 0, nil, "lvextend"))
+	must(t, g.Extend("s1", ExtendOptions{Extents: 16}, "lvextend"))
 	if u, err := g.SnapshotUsage("s1"); err != nil || u.Total != 16*65536 || u.Exceptions != 5 {
 		t.Fatalf("%+v %v", u, err)
 	}

@@ -152,11 +152,11 @@ func TestCommandsCrash(t *testing.T) {
 		{"lvcreate -s of a thin volume", func(g *Group) error {
 			return g.CreateThin(bg, ThinOptions{Origin: "t", Name: "n", NoSkip: true}, "x")
 		}},
-		{"lvextend", func(g *Group) error { return g.Extend("str", 12, "", 0, nil, "x") }},
-		{"lvextend of an origin", func(g *Group) error { return g.Extend("lin", 20, "", 0, nil, "x") }},
-		{"lvextend of a store", func(g *Group) error { return g.Extend("s", 20, "", 0, nil, "x") }},
-		{"lvextend of a thin volume", func(g *Group) error { return g.Extend("t", 32, "", 0, nil, "x") }},
-		{"lvextend of a pool", func(g *Group) error { return g.Extend("p", 48, "", 0, nil, "x") }},
+		{"lvextend", func(g *Group) error { return g.Extend("str", ExtendOptions{Extents: 12}, "x") }},
+		{"lvextend of an origin", func(g *Group) error { return g.Extend("lin", ExtendOptions{Extents: 20}, "x") }},
+		{"lvextend of a store", func(g *Group) error { return g.Extend("s", ExtendOptions{Extents: 20}, "x") }},
+		{"lvextend of a thin volume", func(g *Group) error { return g.Extend("t", ExtendOptions{Extents: 32}, "x") }},
+		{"lvextend of a pool", func(g *Group) error { return g.Extend("p", ExtendOptions{Extents: 48}, "x") }},
 		{"lvextend --poolmetadatasize", func(g *Group) error { return g.ExtendPoolMetadata("p", 40, "x") }},
 		{"lvreduce", func(g *Group) error { return g.Reduce(bg, "str", 4, "x") }},
 		{"lvreduce of a thin volume", func(g *Group) error { return g.Reduce(bg, "t", 8, "x") }},

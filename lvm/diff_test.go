@@ -43,7 +43,7 @@ func TestDiffOfGrownThin(t *testing.T) {
 	must(t, g.CreateThin(bg, ThinOptions{Pool: "p", Name: "a", Extents: 4}, "lvcreate"))
 	write("a", 0, 1)
 	must(t, g.CreateThin(bg, ThinOptions{Name: "s", Origin: "a"}, "lvcreate"))
-	must(t, g.Extend("a", 8, "", 0, nil, "lvextend"))
+	must(t, g.Extend("a", ExtendOptions{Extents: 8}, "lvextend"))
 	write("a", 1, 5)
 	diff("s", "a", thin.Change{Off: 1, Len: 1, Data: true}, thin.Change{Off: 4, Len: 1}, thin.Change{Off: 5, Len: 1, Data: true}, thin.Change{Off: 6, Len: 2})
 	diff("a", "s", thin.Change{Off: 1, Len: 1, Data: true})

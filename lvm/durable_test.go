@@ -183,7 +183,7 @@ func testFoundText(t *testing.T, before func(*lvmtest.Disk)) {
 		onB := []vg.Range{{PV: "pv1"}}
 		must(t, g.Create(CreateOptions{Name: "v", Extents: 4, From: onB}, "lvcreate"))
 		a.CutAfter(cut)
-		killed := g.Extend("v", 8, "", 0, onB, "lvextend")
+		killed := g.Extend("v", ExtendOptions{Extents: 8, From: onB}, "lvextend")
 		a.CutAfter(-1)
 		before(a)
 

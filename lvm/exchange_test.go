@@ -95,7 +95,7 @@ func TestExchangeMake(t *testing.T) {
 		if err := <-done; err != nil {
 			t.Fatal(err)
 		}
-		must(t, g.Extend("str", 8, "", 0, nil, "lvextend"))
+		must(t, g.Extend("str", ExtendOptions{Extents: 8}, "lvextend"))
 	}
 	out := ""
 	for _, n := range names {

@@ -19,7 +19,7 @@ import (
 func TestFullPoolIsExtended(t *testing.T) {
 	for name, change := range map[string]func(g *Group) error{
 		"snapshot": func(g *Group) error { return g.CreateThin(bg, ThinOptions{Name: "s", Origin: "a"}, "lvcreate") },
-		"extend":   func(g *Group) error { return g.Extend("a", 200, "", 0, nil, "lvextend") },
+		"extend":   func(g *Group) error { return g.Extend("a", ExtendOptions{Extents: 200}, "lvextend") },
 		"reduce":   func(g *Group) error { return g.Reduce(bg, "a", 90, "lvreduce") },
 		"merge":    func(g *Group) error { _, err := g.Merge(bg, "old", "lvconvert"); return err },
 	} {
@@ -60,7 +60,7 @@ func TestFullPoolIsExtended(t *testing.T) {
 					g.mu.Unlock()
 					runtime.Gosched()
 				}
-				goesOn(t, "the extension", func() error { return g.Extend("p", 8, "", 0, nil, "lvextend") })
+				goesOn(t, "the extension", func() error { return g.Extend("p", ExtendOptions{Extents: 8}, "lvextend") })
 				must(t, <-changed)
 				wrote()
 				q := make([]byte, 512)
@@ -110,7 +110,7 @@ func TestFullPoolReduce(t *testing.T) {
 			if strings.Contains(said, "stays allocated") == own {
 				t.Errorf("own block %v: %q", own, said)
 			}
-			must(t, g.Extend("a", 6, "", 0, nil, "lvextend"))
+			must(t, g.Extend("a", ExtendOptions{Extents: 6}, "lvextend"))
 			q := make([]byte, 6*65536)
 			_, err = a.ReadAt(q, 0)
 			must(t, err)

@@ -115,9 +115,16 @@ func (g *Group) toResize(name, verb string) (next *meta.VG, lv *meta.LV, done fu
 	return next, lv, done, nil
 }
 
-// Extend is lvextend: to extents in all. Open volumes grow at once, and their
-// OnResize callbacks run.
-func (g *Group) Extend(name string, extents uint64, policy string, stripes int, from []vg.Range, why string) error {
+// ExtendOptions say how large a volume becomes, and where the new extents lie.
+type ExtendOptions struct {
+	Extents uint64     // in all
+	Stripes int        // of the new extents; 0: as at the end of the volume
+	Policy  string     // as in CreateOptions; "" is the volume's
+	From    []vg.Range // extents that may be used; nil: all
+}
+
+// Extend is lvextend. Open volumes grow at once, and their OnResize callbacks run.
+func (g *Group) Extend(name string, o ExtendOptions, why string) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	next, lv, done, err := g.toResize(name, "extend")
@@ -125,7 +132,7 @@ func (g *Group) Extend(name string, extents uint64, policy string, stripes int, 
 		return err
 	}
 	defer done()
-	if have := lv.Extents(); extents <= have {
+	if have := lv.Extents(); o.Extents <= have {
 		return fmt.Errorf("%s/%s has %d extents already: nothing to extend", next.Name, name, have)
 	}
 	for _, s := range next.SnapshotsOf(name) {
@@ -139,23 +146,23 @@ func (g *Group) Extend(name string, extents uint64, policy string, stripes int, 
 	}
 	switch seg := lv.Segments[0]; seg.Type {
 	case meta.ThinPool:
-		return g.pools.growPool(next, lv, extents, policy, from, why)
+		return g.pools.growPool(next, lv, o, why)
 	case meta.Thin:
-		return g.pools.resize(context.Background(), next, lv, extents, why)
+		return g.pools.resize(context.Background(), next, lv, o.Extents, why)
 	}
-	return g.act.grow(next, lv, extents, policy, stripes, from, why)
+	return g.act.grow(next, lv, o, why)
 }
 
-// extendSegments allocates what lv, of next, lacks of extents in all: with as many stripes as
-// its last segment has, and of their size, unless stripes says otherwise.
-func extendSegments(next *meta.VG, lv *meta.LV, extents uint64, policy string, stripes int, from []vg.Range) error {
-	r := vg.Request{Policy: policy, From: from, After: lv, Stripes: stripes}
-	if policy == "" {
+// extendSegments allocates what lv, of next, lacks of o.Extents: with as many stripes as
+// its last segment has, and of their size, unless o says otherwise.
+func extendSegments(next *meta.VG, lv *meta.LV, o ExtendOptions) error {
+	r := vg.Request{Policy: o.Policy, From: o.From, After: lv, Stripes: o.Stripes}
+	if o.Policy == "" {
 		r.Policy = lv.Alloc
 	}
 	if k := len(lv.Segments); k > 0 && lv.Segments[k-1].Type == meta.Striped {
 		last := lv.Segments[k-1]
-		if stripes == 0 {
+		if o.Stripes == 0 {
 			r.Stripes = len(last.Stripes)
 		}
 		r.StripeSize = last.StripeSize
@@ -166,7 +173,7 @@ func extendSegments(next *meta.VG, lv *meta.LV, extents uint64, policy string, s
 			return err
 		}
 	}
-	r.Extents = wholeStripes(extents-lv.Extents(), r.Stripes)
+	r.Extents = wholeStripes(o.Extents-lv.Extents(), r.Stripes)
 	segs, err := vg.Allocate(next, r)
 	if err != nil {
 		return err

@@ -139,7 +139,7 @@ func TestLifeOfVolumes(t *testing.T) {
 	var told atomic.Int64
 	cancel := a.OnResize(func(i blockdev.Info) { told.Store(i.Size) })
 	defer cancel()
-	must(t, g.Extend("a", 20, "", 0, nil, "lvextend"))
+	must(t, g.Extend("a", ExtendOptions{Extents: 20}, "lvextend"))
 	if told.Load() != 20*65536 || a.Info().Size != 20*65536 {
 		t.Fatal("size", told.Load(), a.Info().Size)
 	}

@@ -135,7 +135,7 @@ func (o *oracle) extend() {
 	}
 	m := o.vols[n]
 	k := len(m.data)/ext + 2*(1+o.r.IntN(3))
-	must(o.t, o.g.Extend(n, uint64(k), "", 0, nil, "lvextend"))
+	must(o.t, o.g.Extend(n, ExtendOptions{Extents: uint64(k)}, "lvextend"))
 	old := len(m.data)
 	size := int(o.g.Metadata().LV(n).Extents()) * ext
 	m.data = append(m.data, make([]byte, size-old)...)

@@ -45,7 +45,7 @@ func TestExtendOriginCrash(t *testing.T) {
 		fill(t, o, model, ext, 8192, 2)
 		must(t, o.Flush())
 		arm()
-		err := g.Extend("o", 12, "", 0, nil, "lvextend")
+		err := g.Extend("o", ExtendOptions{Extents: 12}, "lvextend")
 		if err == nil {
 			_, err = o.WriteAt(make([]byte, 8192), 8*ext-4096)
 		}
@@ -82,7 +82,7 @@ func TestResizeStoreCrash(t *testing.T) {
 			if _, err := o.WriteAt(p, int64(i)*8192); err != nil {
 				return err
 			}
-			resize := func() error { return g.Extend("s", extents, "", 0, nil, "lvextend") }
+			resize := func() error { return g.Extend("s", ExtendOptions{Extents: extents}, "lvextend") }
 			if extents < g.Metadata().LV("s").Extents() {
 				resize = func() error { return g.Reduce(bg, "s", extents, "lvreduce") }
 			}

@@ -31,7 +31,7 @@ func TestReadOnlySnapshot(t *testing.T) {
 		t.Error("a write to a read-only snapshot:", err)
 	}
 	must(t, g.Move(bg, MoveOptions{From: vg.Range{PV: "pv0"}, Volume: "s"}, "pvmove"))
-	must(t, g.Extend("s", 8, "", 0, nil, "lvextend"))
+	must(t, g.Extend("s", ExtendOptions{Extents: 8}, "lvextend"))
 	fill(t, o, model, 3*65536, 65536, 3)
 	same(t, s, was, "the snapshot, with its store moved and extended")
 	must(t, s.Close())

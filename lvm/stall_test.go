@@ -157,7 +157,7 @@ func TestGroupMetadataStalls(t *testing.T) {
 	must(t, g.CreateThin(bg, ThinOptions{Pool: "p", Name: "t", Extents: 16}, "lvcreate"))
 	a, thin := volume(t, g, "a"), volume(t, g, "t")
 	disks[1].stall(0, 1<<20)
-	done := waits(t, "lvextend", func() error { return g.Extend("a", 8, "", 0, nil, "lvextend") })
+	done := waits(t, "lvextend", func() error { return g.Extend("a", ExtendOptions{Extents: 8}, "lvextend") })
 	<-disks[1].reached
 	goesOn(t, "the volume that is extended", flushed(a))
 	goesOn(t, "a thin volume", flushed(thin))

@@ -63,7 +63,7 @@ func TestStripeSize(t *testing.T) {
 				}
 			}
 			if tt.want != 0 && tt.asked == 0 {
-				must(t, g.Extend("grown", n/2+n, "", tt.stripes, nil, "lvextend"))
+				must(t, g.Extend("grown", ExtendOptions{Extents: n/2 + n, Stripes: tt.stripes}, "lvextend"))
 				if got := g.Metadata().LV("grown").Segments[1].StripeSize; got != tt.want {
 					t.Errorf("an extension has stripes of %d sectors, want %d", got, tt.want)
 				}
@@ -91,7 +91,7 @@ func TestStripesEnd(t *testing.T) {
 	model := make([]byte, v.Info().Size)
 	fill(t, v, model, 0, len(model), 1)
 	for what, err := range map[string]error{
-		"extended":     g.Extend("lv", 10, "", 0, nil, "lvextend"),
+		"extended":     g.Extend("lv", ExtendOptions{Extents: 10}, "lvextend"),
 		"made smaller": g.Reduce(bg, "lv", 6, "lvreduce"),
 		"moved":        g.Move(bg, MoveOptions{From: vg.Range{PV: "pv0", Len: 1}}, "pvmove"),
 	} {
@@ -100,7 +100,7 @@ func TestStripesEnd(t *testing.T) {
 		}
 	}
 	same(t, v, model, "the volume")
-	must(t, g.Extend("lv", 12, "", 0, nil, "lvextend"))
+	must(t, g.Extend("lv", ExtendOptions{Extents: 12}, "lvextend"))
 	must(t, g.Move(bg, MoveOptions{From: vg.Range{PV: "pv0", Len: 2}}, "pvmove"))
 	same(t, v, model, "the volume, extended and moved")
 	must(t, v.Close())

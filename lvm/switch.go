@@ -7,14 +7,13 @@ import (
 	"softiser/blockdev"
 	"softiser/lvm/internal/ondisk"
 	"softiser/lvm/meta"
-	"softiser/lvm/vg"
 )
 
 // Where volumes in use are switched to where the metadata says that they are now.
 
 // grow commits lv with more extents and switches what is active.
-func (as *activeSet) grow(next *meta.VG, lv *meta.LV, extents uint64, policy string, stripes int, from []vg.Range, why string) error {
-	if err := extendSegments(next, lv, extents, policy, stripes, from); err != nil {
+func (as *activeSet) grow(next *meta.VG, lv *meta.LV, o ExtendOptions, why string) error {
+	if err := extendSegments(next, lv, o); err != nil {
 		return err
 	}
 	if err := as.md.commit(next, why); err != nil {

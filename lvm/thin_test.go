@@ -41,7 +41,7 @@ func TestThin(t *testing.T) {
 	var told atomic.Int64
 	cancel := a.OnResize(func(i blockdev.Info) { told.Store(i.Size) })
 	defer cancel()
-	must(t, g.Extend("a", 2000, "", 0, nil, "lvextend"))
+	must(t, g.Extend("a", ExtendOptions{Extents: 2000}, "lvextend"))
 	if told.Load() != 2000*65536 {
 		t.Error("no resize callback")
 	}
@@ -49,7 +49,7 @@ func TestThin(t *testing.T) {
 	if a.Info().Size != 900*65536 {
 		t.Error(a.Info().Size)
 	}
-	must(t, g.Extend("p", 128, "", 0, nil, "lvextend"))
+	must(t, g.Extend("p", ExtendOptions{Extents: 128}, "lvextend"))
 	must(t, g.ExtendPoolMetadata("p", 64, "lvextend"))
 	if u, err := g.PoolUsage("p"); err != nil || u.DataBlocks != 128 || u.Transaction != 3 || u.MetaBlocks != 64*16 {
 		t.Fatalf("%+v %v", u, err)
@@ -212,7 +212,7 @@ func TestPoolFull(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.Release()
-	must(t, g.Extend("p", 8, "", 0, nil, "lvextend"))
+	must(t, g.Extend("p", ExtendOptions{Extents: 8}, "lvextend"))
 	_, err = a.WriteAt(p, 50*65536)
 	must(t, err)
 	<-low // full

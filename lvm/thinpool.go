@@ -162,7 +162,7 @@ func (ps *thinPools) spare(next *meta.VG, extents uint64, none bool) error {
 	for _, lv := range next.LVs {
 		if strings.HasSuffix(lv.Name, "_pmspare") {
 			if have := lv.Extents(); have < extents {
-				return extendSegments(next, lv, extents, "", 0, nil)
+				return extendSegments(next, lv, ExtendOptions{Extents: extents})
 			}
 			return nil
 		}
@@ -205,10 +205,11 @@ func (ps *thinPools) removePool(lv *meta.LV, why string) error {
 }
 
 // growPool extends the data volume of a pool; writes that wait for space go on.
-func (ps *thinPools) growPool(next *meta.VG, lv *meta.LV, extents uint64, policy string, from []vg.Range, why string) error {
+func (ps *thinPools) growPool(next *meta.VG, lv *meta.LV, o ExtendOptions, why string) error {
 	seg := lv.Segments[0]
 	tdata := next.LV(seg.Pool)
-	if err := extendSegments(next, tdata, extents, policy, 0, from); err != nil {
+	o.Stripes = 0 // as many as its data has
+	if err := extendSegments(next, tdata, o); err != nil {
 		return err
 	}
 	seg.Count = tdata.Extents()
@@ -236,7 +237,7 @@ func (ps *thinPools) extendMetadata(name string, extents uint64, why string) err
 	if have := tmeta.Extents(); extents <= have {
 		return fmt.Errorf("the metadata of %s/%s has %d extents already", next.Name, name, have)
 	}
-	if err := extendSegments(next, tmeta, extents, "", 0, nil); err != nil {
+	if err := extendSegments(next, tmeta, ExtendOptions{Extents: extents}); err != nil {
 		return err
 	}
 	return ps.grown(next, lv, tmeta, why)

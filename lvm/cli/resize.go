@@ -141,7 +141,7 @@ func (a lvSizing) extend(g *lvm.Group, lv *meta.LV, n uint64, o resizeFlags, pvs
 		return err
 	}
 	was := lv.Extents()
-	if err := g.Extend(lv.Name, n, o.alloc, o.stripes, from, a.why()); err != nil {
+	if err := g.Extend(lv.Name, lvm.ExtendOptions{Extents: n, Stripes: o.stripes, Policy: o.alloc, From: from}, a.why()); err != nil {
 		return err
 	}
 	a.resized(g, lv.Name, was)

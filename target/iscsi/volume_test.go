@@ -66,7 +66,7 @@ func TestLVMResize(t *testing.T) {
 			}
 		}
 	}
-	if err := m.Group("vg0").Extend("data", 8, "", 0, nil, "lvextend"); err != nil {
+	if err := m.Group("vg0").Extend("data", lvm.ExtendOptions{Extents: 8}, "lvextend"); err != nil {
 		t.Fatal(err)
 	}
 	for i, r := range rs {
@@ -127,7 +127,7 @@ func TestLVMPoolFull(t *testing.T) {
 	if res := write(3); res.status != 0 {
 		t.Errorf("a mapped block: status %#x, sense % x", res.status, res.sense)
 	}
-	if err := m.Group("vg0").Extend("pool", 4, "", 0, nil, "lvextend"); err != nil {
+	if err := m.Group("vg0").Extend("pool", lvm.ExtendOptions{Extents: 4}, "lvextend"); err != nil {
 		t.Fatal(err)
 	}
 	if res := write(block); res.status != 0 {

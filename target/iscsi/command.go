@@ -34,7 +34,6 @@ func (m *commands) execute(k *task, beside bool) {
 // carried out while it is on its way to the device server, as overtakes tells.
 func (m *commands) admit(c *conn, p *iscsi.PDU, beside bool) *task {
 	s := m.sess
-	cmd := p.BHS.SCSICommand()
 	var ahs iscsi.CommandAHS
 	if len(p.AHS) > 0 {
 		var err error
@@ -55,22 +54,7 @@ func (m *commands) admit(c *conn, p *iscsi.PDU, beside bool) *task {
 		c.out.reject(p, reason)
 		return nil
 	}
-	t := &k.scsi
-	t.CDB = append(k.cdb[:0], cmd.CDB()...)
-	if len(ahs.CDB) > 0 {
-		t.CDB = append(append(make([]byte, 0, 16+len(ahs.CDB)), t.CDB...), ahs.CDB...)
-	}
-	t.LUN = p.BHS.LUN()
-	t.Attr = taskAttr(cmd.Attr())
-	t.InLen, t.OutLen = 0, 0
-	switch {
-	case k.has(flagRead):
-		t.InLen = cmd.EDTL()
-	case k.has(flagWrite):
-		t.OutLen = cmd.EDTL()
-	}
-	t.Arrived = p.Data
-	t.UnsolicitedLen = uint32(len(p.Data))
+	k.setCommandLocked(p, ahs.CDB)
 	if len(p.Data) > 0 {
 		c.counters.bytesIn += uint64(len(p.Data))
 	}
@@ -99,6 +83,27 @@ func (m *commands) admit(c *conn, p *iscsi.PDU, beside bool) *task {
 		p.Release()
 	}
 	return k
+}
+
+// setCommandLocked makes the task of the device server that of the command p; rest is what does not fit
+// into its header of the CDB. The caller holds sess.mu.
+func (k *task) setCommandLocked(p *iscsi.PDU, rest []byte) {
+	cmd, t := p.BHS.SCSICommand(), &k.scsi
+	t.CDB = append(k.cdb[:0], cmd.CDB()...)
+	if len(rest) > 0 {
+		t.CDB = append(append(make([]byte, 0, 16+len(rest)), t.CDB...), rest...)
+	}
+	t.LUN = p.BHS.LUN()
+	t.Attr = taskAttr(cmd.Attr())
+	t.InLen, t.OutLen = 0, 0
+	switch {
+	case k.has(flagRead):
+		t.InLen = cmd.EDTL()
+	case k.has(flagWrite):
+		t.OutLen = cmd.EDTL()
+	}
+	t.Arrived = p.Data
+	t.UnsolicitedLen = uint32(len(p.Data))
 }
 
 // check refuses commands that contradict themselves or the negotiation.

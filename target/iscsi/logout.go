@@ -20,39 +20,20 @@ func (m *membership) logout(c *conn, p *iscsi.PDU) {
 		return
 	}
 	s.mu.Lock()
-	which := c // the connection that is closed; nil: all
-	response := uint8(iscsi.LogoutClosed)
-	switch reason {
-	case iscsi.LogoutSession:
-		which = nil
-	case iscsi.LogoutConnection:
-		if which = m.members.byCID(cid); which == nil {
-			if l := m.members.byLostCID(cid); l != nil {
-				m.members.forget(l)
-				which = l.c
-			} else {
-				response = iscsi.LogoutCIDNotFound
-			}
-		} else if m.members.count() == 1 {
-			which = nil // the last one takes the session along
-		}
-	case iscsi.LogoutRecovery:
-		response = iscsi.LogoutNoRecovery
-	default:
-		response = iscsi.LogoutCleanupFailed
-	}
+	which, response := m.leavesLocked(reason, cid)
 	if response != iscsi.LogoutClosed {
 		s.mu.Unlock()
 		c.out.logoutResponse(itt, response)
 		return
 	}
 	f := newFence(func() {
-		if which == nil {
+		switch which {
+		case nil:
 			// What ends with the nexus (RESERVE, prevented removal) is gone before the
 			// initiator hears that the session is: its next one must not run into it.
 			s.node.endNexus(s.nexus)
-		}
-		if which != nil && which != c {
+		case c:
+		default:
 			which.hangUp()
 		}
 		c.out.logoutResponse(itt, response)
@@ -75,6 +56,30 @@ func (m *membership) logout(c *conn, p *iscsi.PDU) {
 	if which != nil {
 		s.order.deliverHeld(c)
 	}
+}
+
+// leavesLocked says which connection a Logout Request closes, nil for all of the session, or with which
+// response it closes none. The caller holds sess.mu.
+func (m *membership) leavesLocked(reason iscsi.LogoutReason, cid uint16) (which *conn, response uint8) {
+	switch reason {
+	case iscsi.LogoutSession:
+		return nil, iscsi.LogoutClosed
+	case iscsi.LogoutConnection:
+		if which = m.members.byCID(cid); which != nil {
+			if m.members.count() == 1 {
+				which = nil // the last one takes the session along
+			}
+			return which, iscsi.LogoutClosed
+		}
+		if l := m.members.byLostCID(cid); l != nil {
+			m.members.forget(l)
+			return l.c, iscsi.LogoutClosed
+		}
+		return nil, iscsi.LogoutCIDNotFound
+	case iscsi.LogoutRecovery:
+		return nil, iscsi.LogoutNoRecovery
+	}
+	return nil, iscsi.LogoutCleanupFailed
 }
 
 // logoutRecovery removes a connection whose tasks are to be reassigned (reason 2). It

@@ -33,9 +33,9 @@ type Lender interface {
 	// CommitLease makes a filled write lease the content of its range; with
 	// fua it is durable when the call returns. It may block (see MayBlock).
 	CommitLease(l *Lease, fua bool) error
-	// CommitBlocks reports whether CommitLease would do system calls that wait
+	// CommitMayBlock reports whether CommitLease would do system calls that wait
 	// for storage or for another lease.
-	CommitBlocks(l *Lease, fua bool) bool
+	CommitMayBlock(l *Lease, fua bool) bool
 	// ReleaseLease takes the memory back. It never blocks.
 	ReleaseLease(l *Lease)
 }
@@ -45,7 +45,7 @@ func (l *Lease) Commit(fua bool) error { return l.Owner.CommitLease(l, fua) }
 
 // MayBlock reports whether Commit may wait for storage; the receive goroutine
 // then hands it to a worker.
-func (l *Lease) MayBlock(fua bool) bool { return l.Owner.CommitBlocks(l, fua) }
+func (l *Lease) MayBlock(fua bool) bool { return l.Owner.CommitMayBlock(l, fua) }
 
 // Release gives the memory back; a released or never filled lease is a no-op.
 func (l *Lease) Release() {

@@ -69,9 +69,9 @@ func (d *Device) lend(l *blockdev.Lease, off int64, n int, m blockdev.Mode, writ
 	return d.pool.Lend(l, d, off, n, write, m)
 }
 
-// CommitBlocks implements blockdev.Lender. A real disk would make a commit
+// CommitMayBlock implements blockdev.Lender. A real disk would make a commit
 // wait, and what runs on top should be tested that way.
-func (d *Device) CommitBlocks(l *blockdev.Lease, _ bool) bool { return l.Len != 0 }
+func (d *Device) CommitMayBlock(l *blockdev.Lease, _ bool) bool { return l.Len != 0 }
 
 // CommitLease implements blockdev.Lender.
 func (d *Device) CommitLease(l *blockdev.Lease, fua bool) error {

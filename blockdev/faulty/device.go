@@ -48,8 +48,8 @@ func (d *Device) LeaseWrite(l *blockdev.Lease, off int64, n int, m blockdev.Mode
 	return d.pool.Lend(l, d, off, n, true, m)
 }
 
-// CommitBlocks implements blockdev.Lender.
-func (d *Device) CommitBlocks(l *blockdev.Lease, _ bool) bool { return l.Len != 0 }
+// CommitMayBlock implements blockdev.Lender.
+func (d *Device) CommitMayBlock(l *blockdev.Lease, _ bool) bool { return l.Len != 0 }
 
 // CommitLease implements blockdev.Lender.
 func (d *Device) CommitLease(l *blockdev.Lease, fua bool) error {

@@ -37,8 +37,10 @@ func (s *stay) lent(l *blockdev.Lease, err error) error {
 // CommitLease implements blockdev.Lender.
 func (s *stay) CommitLease(l *blockdev.Lease, fua bool) error { return s.lender.CommitLease(l, fua) }
 
-// CommitBlocks implements blockdev.Lender.
-func (s *stay) CommitBlocks(l *blockdev.Lease, fua bool) bool { return s.lender.CommitBlocks(l, fua) }
+// CommitMayBlock implements blockdev.Lender.
+func (s *stay) CommitMayBlock(l *blockdev.Lease, fua bool) bool {
+	return s.lender.CommitMayBlock(l, fua)
+}
 
 // ReleaseLease implements blockdev.Lender.
 func (s *stay) ReleaseLease(l *blockdev.Lease) {

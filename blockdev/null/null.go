@@ -110,8 +110,8 @@ func (d *Device) LeaseWrite(l *blockdev.Lease, off int64, n int, m blockdev.Mode
 // CommitLease implements blockdev.Lender.
 func (d *Device) CommitLease(*blockdev.Lease, bool) error { return nil }
 
-// CommitBlocks implements blockdev.Lender.
-func (d *Device) CommitBlocks(*blockdev.Lease, bool) bool { return false }
+// CommitMayBlock implements blockdev.Lender.
+func (d *Device) CommitMayBlock(*blockdev.Lease, bool) bool { return false }
 
 // ReleaseLease implements blockdev.Lender.
 func (d *Device) ReleaseLease(l *blockdev.Lease) {

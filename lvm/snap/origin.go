@@ -147,8 +147,8 @@ func (o *Origin) CommitLease(l *blockdev.Lease, fua bool) error {
 	return swap.WriteStaged(l, o, fua)
 }
 
-// CommitBlocks implements blockdev.Lender.
-func (o *Origin) CommitBlocks(l *blockdev.Lease, fua bool) bool {
+// CommitMayBlock implements blockdev.Lender.
+func (o *Origin) CommitMayBlock(l *blockdev.Lease, fua bool) bool {
 	return l.Len > 0 && (len(l.Priv.Under) == 0 || swap.BlocksThrough(l, fua))
 }
 

@@ -302,8 +302,8 @@ func (n *Snapshot) CommitLease(l *blockdev.Lease, fua bool) error {
 	return n.FlushRange(l.Off, int64(l.Len))
 }
 
-// CommitBlocks implements blockdev.Lender.
-func (n *Snapshot) CommitBlocks(l *blockdev.Lease, fua bool) bool {
+// CommitMayBlock implements blockdev.Lender.
+func (n *Snapshot) CommitMayBlock(l *blockdev.Lease, fua bool) bool {
 	return l.Len > 0 && (len(l.Priv.Under) == 0 || swap.BlocksThrough(l, fua))
 }
 

@@ -120,8 +120,8 @@ func (d *Device) commitStaged(l *blockdev.Lease, fua bool, stop blockdev.Stop) e
 	return d.flushRange(l.Off, int64(l.Len), fresh)
 }
 
-// CommitBlocks implements blockdev.Lender.
-func (d *Device) CommitBlocks(l *blockdev.Lease, fua bool) bool {
+// CommitMayBlock implements blockdev.Lender.
+func (d *Device) CommitMayBlock(l *blockdev.Lease, fua bool) bool {
 	return l.Len > 0 && (fua || len(l.Priv.Under) == 0 || swap.BlocksThrough(l, fua))
 }
 

@@ -100,9 +100,9 @@ func (v *verifier) CommitLeaseUntil(l *blockdev.Lease, fua bool, stop blockdev.S
 	return nil
 }
 
-// CommitBlocks implements blockdev.Lender. Where copying does not wait, see
+// CommitMayBlock implements blockdev.Lender. Where copying does not wait, see
 // the front end.
-func (v *verifier) CommitBlocks(*blockdev.Lease, bool) bool { return true }
+func (v *verifier) CommitMayBlock(*blockdev.Lease, bool) bool { return true }
 
 // ReleaseLease implements blockdev.Lender.
 func (v *verifier) ReleaseLease(l *blockdev.Lease) {

@@ -79,8 +79,8 @@ func (m *mapped) own(off, n int64, mode blockdev.Mode) (bool, error) {
 	return m.reserve(off, n)
 }
 
-// CommitBlocks implements blockdev.Lender.
-func (v *Volume) CommitBlocks(l *blockdev.Lease, fua bool) bool {
+// CommitMayBlock implements blockdev.Lender.
+func (v *Volume) CommitMayBlock(l *blockdev.Lease, fua bool) bool {
 	return l.Len != 0 && (!l.Direct || v.mustSync(fua))
 }
 

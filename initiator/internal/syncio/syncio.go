@@ -194,8 +194,8 @@ func (c *Calls) CommitLease(l *blockdev.Lease, fua bool) error {
 	return c.call(blockio.Request{Op: blockio.OpWrite, Off: l.Off, Segs: l.Segs, FUA: fua})
 }
 
-// CommitBlocks is true: a commit waits for the other side.
-func (c *Calls) CommitBlocks(*blockdev.Lease, bool) bool { return true }
+// CommitMayBlock is true: a commit waits for the other side.
+func (c *Calls) CommitMayBlock(*blockdev.Lease, bool) bool { return true }
 
 // ReleaseLease gives the memory back.
 func (c *Calls) ReleaseLease(l *blockdev.Lease) {

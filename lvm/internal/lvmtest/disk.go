@@ -331,8 +331,8 @@ func (d *Disk) CommitLease(l *blockdev.Lease, fua bool) error {
 	return nil
 }
 
-// CommitBlocks implements blockdev.Lender.
-func (d *Disk) CommitBlocks(*blockdev.Lease, bool) bool { return true }
+// CommitMayBlock implements blockdev.Lender.
+func (d *Disk) CommitMayBlock(*blockdev.Lease, bool) bool { return true }
 
 // ReleaseLease implements blockdev.Lender.
 func (d *Disk) ReleaseLease(l *blockdev.Lease) {

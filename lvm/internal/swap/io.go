@@ -39,8 +39,10 @@ func (d *Device) LeaseWrite(l *blockdev.Lease, off int64, n int, m blockdev.Mode
 	return nil
 }
 
-// CommitBlocks implements blockdev.Lender.
-func (g *gen) CommitBlocks(l *blockdev.Lease, fua bool) bool { return g.lender.CommitBlocks(l, fua) }
+// CommitMayBlock implements blockdev.Lender.
+func (g *gen) CommitMayBlock(l *blockdev.Lease, fua bool) bool {
+	return g.lender.CommitMayBlock(l, fua)
+}
 
 // ReleaseLease implements blockdev.Lender.
 func (g *gen) ReleaseLease(l *blockdev.Lease) {

@@ -101,8 +101,8 @@ func (s *stager) CommitLeaseUntil(l *blockdev.Lease, fua bool, stop blockdev.Sto
 	return writeStaged(l, s.d, fua, func(p []byte, off int64) (int, error) { return s.d.WriteAtUntil(p, off, stop) })
 }
 
-// CommitBlocks implements blockdev.Lender.
-func (s *stager) CommitBlocks(*blockdev.Lease, bool) bool { return true }
+// CommitMayBlock implements blockdev.Lender.
+func (s *stager) CommitMayBlock(*blockdev.Lease, bool) bool { return true }
 
 // ReleaseLease implements blockdev.Lender.
 func (s *stager) ReleaseLease(l *blockdev.Lease) {

@@ -65,11 +65,11 @@ func (d *Device) CommitLease(l *blockdev.Lease, fua bool) error {
 	return swap.CommitThrough(l, fua)
 }
 
-// CommitBlocks implements blockdev.Lender.
-func (d *Device) CommitBlocks(l *blockdev.Lease, fua bool) bool {
+// CommitMayBlock implements blockdev.Lender.
+func (d *Device) CommitMayBlock(l *blockdev.Lease, fua bool) bool {
 	if v := l.Priv.Via; v != nil {
 		l.Off += l.Priv.Shift
-		blocks := v.CommitBlocks(l, fua)
+		blocks := v.CommitMayBlock(l, fua)
 		l.Off -= l.Priv.Shift
 		return blocks
 	}

@@ -157,9 +157,9 @@ func (d *disk) CommitLease(l *blockdev.Lease, fua bool) error {
 	return d.Device.(blockdev.Lender).CommitLease(l, fua)
 }
 
-func (d *disk) CommitBlocks(l *blockdev.Lease, fua bool) bool {
+func (d *disk) CommitMayBlock(l *blockdev.Lease, fua bool) bool {
 	d.note("blocks", l, l.Off, l.Len)
-	return d.Device.(blockdev.Lender).CommitBlocks(l, fua)
+	return d.Device.(blockdev.Lender).CommitMayBlock(l, fua)
 }
 
 func (d *disk) ReleaseLease(l *blockdev.Lease) {

@@ -182,28 +182,6 @@ func (c *conn) hangUp() {
 	}
 }
 
-// onTimer is the login deadline, later the heartbeat of the session, and in the end
-// the bound on an orderly close.
-func (c *conn) onTimer() {
-	switch c.state.get() {
-	case connLogin:
-		c.close(errLoginTimeout)
-	case connFull:
-		if c.sess.resting() {
-			c.timer.Reset(time.Second)
-			return
-		}
-		if next := c.beat.watch(); next > 0 {
-			c.timer.Reset(next)
-			if c.state.get() == connLoggedOut {
-				c.timer.Reset(hangUpTime) // it logged out while the timer ran
-			}
-		}
-	case connLoggedOut:
-		c.close(errHangUp)
-	}
-}
-
 // discardKept gives up what the datamover of c keeps for recovery.
 func (c *conn) discardKept() {
 	if r := c.dm.Recovery(); r != nil {

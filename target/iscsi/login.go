@@ -38,17 +38,6 @@ func (c *conn) startLogin() {
 	c.timer = afterPositive(c.srv.cfg.Timeouts.Login-time.Since(c.opened), func() { c.onTimer() })
 }
 
-// afterPositive is time.AfterFunc for a timeout of which negative means none. A
-// timer is returned in any case.
-func afterPositive(d time.Duration, f func()) *time.Timer {
-	if d < 0 {
-		t := time.AfterFunc(time.Hour, f)
-		t.Stop()
-		return t
-	}
-	return time.AfterFunc(d, f)
-}
-
 // take takes a PDU of the login phase and answers it.
 func (l *loginPhase) take(p *iscsi.PDU) {
 	c := l.c

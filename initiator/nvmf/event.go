@@ -67,3 +67,36 @@ func (e Event) String() string {
 		Down: e.Down, Wait: e.Wait, Recovered: e.Kind == EventRecovered, Replayed: e.Replayed,
 	}.String()
 }
+
+// event reports e.
+func (a *Association) event(e Event) {
+	a.mu.Lock()
+	a.noteLocked(e)
+	a.mu.Unlock()
+	a.events.Tell()
+}
+
+// noteLocked has a.events.Tell report e. A new state is noted under the lock under which it came
+// about, so that states are told in their order.
+func (a *Association) noteLocked(e Event) {
+	e.Subsystem, e.Address = a.cfg.Subsystem, a.cfg.Address
+	if a.announcing {
+		a.behind = append(a.behind, e)
+		return
+	}
+	a.events.Put(e)
+}
+
+// announce reports e, which says that the association is live, and what has come about since it
+// is.
+func (a *Association) announce(e Event) {
+	a.mu.Lock()
+	behind := a.behind
+	a.announcing, a.behind = false, nil
+	a.noteLocked(e)
+	for _, e := range behind {
+		a.noteLocked(e)
+	}
+	a.mu.Unlock()
+	a.events.Tell()
+}

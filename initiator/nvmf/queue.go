@@ -1,13 +1,11 @@
 package nvmf
 
 import (
-	"context"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"softiser/initiator/blockio"
-	"softiser/internal/list"
 	"softiser/internal/nvme"
 )
 
@@ -63,66 +61,6 @@ type command struct {
 	next   *command
 }
 
-// call is a command of the association's own, which somebody waits for.
-type call struct {
-	done chan struct{}
-	cqe  nvme.CQE
-	err  error
-}
-
-// waitList is the requests with commands still to start, in order.
-type waitList struct {
-	list.List[request]
-	n int
-}
-
-func (l *waitList) push(r *request) {
-	l.Push(&r.node, r)
-	l.n++
-}
-
-// remove takes r out, if it is there.
-func (l *waitList) remove(r *request) {
-	if l.Remove(&r.node) {
-		l.n--
-	}
-}
-
-// requests is a chain of requests, linked by next, that is taken whole.
-type requests struct{ head, tail *request }
-
-func (l *requests) push(r *request) {
-	r.next = nil
-	if l.tail == nil {
-		l.head = r
-	} else {
-		l.tail.next = r
-	}
-	l.tail = r
-}
-
-// commands is a list of commands, linked by next.
-type commands struct{ head, tail *command }
-
-func (l *commands) push(c *command) {
-	c.next = nil
-	if l.tail == nil {
-		l.head = c
-	} else {
-		l.tail.next = c
-	}
-	l.tail = c
-}
-
-func (l *commands) pop() *command {
-	c := l.head
-	if l.head = c.next; l.head == nil {
-		l.tail = nil
-	}
-	c.next = nil
-	return c
-}
-
 // newQueue makes a queue with slots for depth commands and one more, of Connect.
 func newQueue(a *Association, id uint16, depth int) *queue {
 	q := &queue{a: a, id: id, limit: depth, cmds: make([]command, depth+1)}
@@ -142,6 +80,22 @@ func (q *queue) attach(tr nvme.HostTransport) {
 	q.tr, q.gone = tr, make(chan struct{})
 	q.mu.Unlock()
 	tr.Start(q)
+}
+
+// connection returns the queue's connection, nil when it has none, and what tells its end.
+func (q *queue) connection() (nvme.HostTransport, <-chan struct{}) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.tr, q.gone
+}
+
+// stop ends the queue's timer.
+func (q *queue) stop() {
+	q.mu.Lock()
+	if q.retry != nil {
+		q.retry.Stop()
+	}
+	q.mu.Unlock()
 }
 
 // take returns a free slot.
@@ -304,56 +258,6 @@ func (q *queue) Completed(h *nvme.HostCommand) {
 
 // BatchEnd implements nvme.HostUpper.
 func (q *queue) BatchEnd() { q.busy.Store(false) }
-
-// run sends a command of the association's own and waits for its answer. The memory of data
-// belongs to the command until then, also when ctx ends before.
-func (q *queue) run(ctx context.Context, set func(*nvme.SQE), data []byte) (nvme.CQE, error) {
-	w := &call{done: make(chan struct{})}
-	q.mu.Lock()
-	for gate := q.gate; gate != nil; gate = q.gate {
-		q.mu.Unlock()
-		select {
-		case <-gate:
-		case <-ctx.Done():
-			return nvme.CQE{}, context.Cause(ctx)
-		}
-		q.mu.Lock()
-	}
-	var c *command
-	if q.id == 0 {
-		c = q.take()
-	} else if last := &q.cmds[len(q.cmds)-1]; last.state == cmdFree {
-		c = last
-	}
-	if q.tr == nil || c == nil {
-		if c != nil {
-			q.put(c)
-		}
-		q.mu.Unlock()
-		return nvme.CQE{}, errLost
-	}
-	set(&c.SQE)
-	c.call, c.segs = w, c.segs[:0]
-	if len(data) > 0 {
-		c.segs = append(c.segs, data)
-	}
-	c.Data = c.segs
-	q.send(c)
-	tr := q.tr
-	q.mu.Unlock()
-	tr.Push()
-	return w.wait(ctx)
-}
-
-// wait waits for the answer.
-func (w *call) wait(ctx context.Context) (nvme.CQE, error) {
-	select {
-	case <-w.done:
-		return w.cqe, w.err
-	case <-ctx.Done():
-		return nvme.CQE{}, context.Cause(ctx)
-	}
-}
 
 // overdue gives up the commands of requests that have had no answer for longer than limit, and
 // returns how many there are.

@@ -27,9 +27,9 @@ func Command() *cobra.Command {
 			"  iser-initiator rdma rping -c -a 127.0.0.1 -C 10    # client\n" +
 			"  iser-initiator rdma devinfo",
 	}
-	cmd.AddCommand(RPing(), UCMatose(), UDAddy(), MCKey(), DevInfo())
-	cmd.AddCommand(PingPongs()...)
-	cmd.AddCommand(Perf()...)
+	cmd.AddCommand(rpingCommand(), ucmatoseCommand(), udaddyCommand(), mckeyCommand(), devinfoCommand())
+	cmd.AddCommand(pingpongCommands()...)
+	cmd.AddCommand(perfCommands()...)
 	for _, tool := range cmd.Commands() {
 		if tool.Long == "" {
 			tool.Long = tool.Short + "."

@@ -148,7 +148,7 @@ func TestMCKey(t *testing.T) {
 	// The receiver has joined when it says so.
 	var out bytes.Buffer
 	joined, done := make(chan struct{}, 1), make(chan error, 1)
-	m := MCKey()
+	m := mckeyCommand()
 	m.SetArgs([]string{"-m", group, "-b", r, "-C", "20", "-S", "1000"})
 	m.SilenceErrors = true
 	m.SetOut(writer(func(b []byte) (int, error) {

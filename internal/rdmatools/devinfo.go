@@ -11,9 +11,9 @@ import (
 	"softiser/rdma"
 )
 
-// DevInfo is the command devinfo: limits and abilities of the software devices, in the
+// devinfoCommand is the command devinfo: limits and abilities of the software devices, in the
 // manner of ibv_devinfo -v.
-func DevInfo() *cobra.Command {
+func devinfoCommand() *cobra.Command {
 	var asJSON, list bool
 	var name string
 	cmd := &cobra.Command{

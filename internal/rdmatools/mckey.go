@@ -19,8 +19,8 @@ type mckey struct {
 	wait        time.Duration
 }
 
-// MCKey is the command mckey: members of a multicast group send to it, or receive.
-func MCKey() *cobra.Command {
+// mckeyCommand is the command mckey: members of a multicast group send to it, or receive.
+func mckeyCommand() *cobra.Command {
 	m := &mckey{}
 	cmd := &cobra.Command{
 		Use:   "mckey -m GROUP -b ADDRESS [-s]",

@@ -74,8 +74,8 @@ type perf struct {
 
 const perfPort = 18515 // perftest's
 
-// Perf is the commands write-bw, read-bw, send-bw, atomic-bw, and the same with -lat.
-func Perf() []*cobra.Command {
+// perfCommands are the commands write-bw, read-bw, send-bw, atomic-bw, and the same with -lat.
+func perfCommands() []*cobra.Command {
 	var cmds []*cobra.Command
 	for _, k := range perfKinds {
 		cmds = append(cmds, perfCommand(k))

@@ -92,8 +92,8 @@ type pingpong struct {
 	headroom int
 }
 
-// PingPongs are the commands rc-pingpong, uc-pingpong and ud-pingpong.
-func PingPongs() []*cobra.Command {
+// pingpongCommands are the commands rc-pingpong, uc-pingpong and ud-pingpong.
+func pingpongCommands() []*cobra.Command {
 	var cmds []*cobra.Command
 	for _, t := range []rdma.QPType{rdma.TypeRC, rdma.TypeUC, rdma.TypeUD} {
 		cmds = append(cmds, pingpongCommand(t))

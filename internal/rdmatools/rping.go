@@ -58,8 +58,8 @@ type rpingSummary struct {
 	Seconds     float64 `json:"seconds"`
 }
 
-// RPing is the command rping.
-func RPing() *cobra.Command {
+// rpingCommand is the command rping.
+func rpingCommand() *cobra.Command {
 	r := &rping{}
 	cmd := &cobra.Command{
 		Use:   "rping -s|-c [-a ADDRESS] [-p PORT]",

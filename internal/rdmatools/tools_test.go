@@ -120,7 +120,7 @@ func TestCRCWords(t *testing.T) {
 
 // Frames above the path's segments have one name in all tools; siw's is understood.
 func TestLargeFPDUHasOneName(t *testing.T) {
-	for _, c := range append(Perf(), RPing(), UCMatose()) {
+	for _, c := range append(perfCommands(), rpingCommand(), ucmatoseCommand()) {
 		f := c.Flags().Lookup("large-fpdu")
 		if f == nil || c.Flags().Lookup("gso") != f {
 			t.Errorf("%s: %v", c.Name(), f)

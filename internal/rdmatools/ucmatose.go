@@ -32,8 +32,8 @@ type ucmatose struct {
 	port         portFlag
 }
 
-// UCMatose is the command ucmatose.
-func UCMatose() *cobra.Command {
+// ucmatoseCommand is the command ucmatose.
+func ucmatoseCommand() *cobra.Command {
 	u := &ucmatose{}
 	cmd := &cobra.Command{
 		Use:   "ucmatose [-s SERVER]",

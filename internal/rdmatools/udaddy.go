@@ -28,8 +28,8 @@ type udaddy struct {
 	port         portFlag
 }
 
-// UDAddy is the command udaddy.
-func UDAddy() *cobra.Command {
+// udaddyCommand is the command udaddy.
+func udaddyCommand() *cobra.Command {
 	u := &udaddy{}
 	cmd := &cobra.Command{
 		Use:   "udaddy -b ADDRESS [-s SERVER]",

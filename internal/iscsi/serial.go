@@ -9,9 +9,9 @@ func SerialLess(a, b uint32) bool { return int32(a-b) < 0 }
 // SerialLessEq reports whether a is b or comes before it.
 func SerialLessEq(a, b uint32) bool { return int32(a-b) <= 0 }
 
-// InWindow reports whether sn is in [first, last]; the window is empty when last
+// inWindow reports whether sn is in [first, last]; the window is empty when last
 // is first-1.
-func InWindow(sn, first, last uint32) bool { return sn-first <= last-first && !SerialLess(last, first) }
+func inWindow(sn, first, last uint32) bool { return sn-first <= last-first && !SerialLess(last, first) }
 
 // CommandWindow is the target's command numbering of a session: which CmdSN it
 // expects next and how far the initiator may go. It is not safe for concurrent
@@ -29,7 +29,7 @@ func NewCommandWindow(cmdSN uint32, size int) CommandWindow {
 
 // Accepts reports whether a non-immediate CmdSN lies inside the window. Others
 // are dropped silently (RFC 7143 §4.2.2.1).
-func (w *CommandWindow) Accepts(cmdSN uint32) bool { return InWindow(cmdSN, w.ExpCmdSN, w.MaxCmdSN) }
+func (w *CommandWindow) Accepts(cmdSN uint32) bool { return inWindow(cmdSN, w.ExpCmdSN, w.MaxCmdSN) }
 
 // Advance counts one command in order.
 func (w *CommandWindow) Advance() { w.ExpCmdSN++ }

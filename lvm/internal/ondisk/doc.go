@@ -37,10 +37,4 @@ var (
 const crcInit = 0xf597a6cf
 
 // CRC is LVM's checksum: "123456789" gives 0x4991cf02.
-func CRC(p []byte) uint32 { return CRCUpdate(crcInit, p) }
-
-// CRCUpdate continues a checksum over p; a text that wraps around the end of
-// its ring is summed in two pieces.
-func CRCUpdate(crc uint32, p []byte) uint32 {
-	return ^crc32.Update(^crc, crc32.IEEETable, p)
-}
+func CRC(p []byte) uint32 { return ^crc32.Update(^uint32(crcInit), crc32.IEEETable, p) }

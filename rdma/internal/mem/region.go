@@ -78,7 +78,7 @@ func AddrOf(p []byte) uint64 { return uint64(uintptr(unsafe.Pointer(unsafe.Slice
 func (r *Region) Open(s *Stream, segs [][]byte, a Access) (stag uint32, base uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.openLocked(s, segs, a, uint8(NextKey(r.stag)))
+	return r.openLocked(s, segs, a, uint8(nextKey(r.stag)))
 }
 
 // OpenKey is Open under a given key.

@@ -111,9 +111,9 @@ func (t *Table) Count() int {
 	return t.n
 }
 
-// NextKey draws a new key for an STag, different from the old one. The
+// nextKey draws a new key for an STag, different from the old one. The
 // generator is seeded by the system and cheap enough for every bind.
-func NextKey(old uint32) uint32 {
+func nextKey(old uint32) uint32 {
 	for {
 		if k := mrand.Uint32() & 0xff; k != old&keyMask {
 			return old&^keyMask | k

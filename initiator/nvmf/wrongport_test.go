@@ -1,73 +1,27 @@
 package nvmf_test
 
 import (
-	"bufio"
 	"errors"
-	"io"
-	"net"
 	"strings"
-	"sync"
 	"testing"
 
 	. "softiser/initiator/nvmf"
+	"softiser/internal/loopback"
 )
-
-// onlyOne is a port in front of the target at addr that speaks a single transport; of what
-// begins otherwise it waits for the rest, or hangs up.
-func onlyOne(t *testing.T, addr string, speaks Transport, hangUp bool) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var wg sync.WaitGroup
-	t.Cleanup(func() { l.Close(); wg.Wait() })
-	wg.Go(func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			wg.Go(func() {
-				defer c.Close()
-				in := bufio.NewReader(c)
-				first, err := in.Peek(4)
-				if err != nil {
-					return
-				}
-				if (string(first) == "MPA ") != (speaks == TransportRDMA) {
-					if !hangUp {
-						_, _ = io.Copy(io.Discard, in)
-					}
-					return
-				}
-				to, err := net.Dial("tcp", addr)
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				defer to.Close()
-				wg.Go(func() {
-					_, _ = io.Copy(c, to)
-					c.Close()
-				})
-				_, _ = io.Copy(to, in)
-			})
-		}
-	})
-	return l.Addr().String()
-}
 
 // A port that speaks NVMe over the other transport alone is recognised, whether it is silent
 // or hangs up.
 func TestWrongTransport(t *testing.T) {
 	addr, _, _ := serve(t, nil)
 	for _, asked := range []Transport{TransportTCP, TransportRDMA} {
-		other := TransportTCP + TransportRDMA - asked
+		other, only := TransportRDMA, loopback.OnlyMPA
+		if asked == TransportRDMA {
+			other, only = TransportTCP, loopback.NoMPA
+		}
 		for _, hangUp := range []bool{true, false} {
 			t.Run(asked.String()+map[bool]string{true: ", hangs up", false: ", silent"}[hangUp], func(t *testing.T) {
 				t.Parallel()
-				cfg := config(onlyOne(t, addr, other, hangUp))
+				cfg := config(only(t, addr, hangUp))
 				cfg.Transport = asked
 				var wrong *WrongTransportError
 				_, err := Open(t.Context(), cfg)

@@ -1,5 +1,6 @@
 // Package loopback gives tests the two ends of a TCP connection, addresses to listen
-// on, on 127.0.0.1, and a loopback of their own.
+// on, ports in front of others that fall silent or are choosy, all on 127.0.0.1, and a loopback of
+// their own.
 package loopback
 
 import (

@@ -67,16 +67,16 @@ type Pump struct {
 	wr    rdma.SendWR  // the request that is being posted
 	err   error        // why posting has failed: the connection is to end
 
-	silent      opList // posted since the last request that asked for a completion
-	silentOps   int    // how many
-	silentBytes int    // and how much they send
+	quiet      opList // those posted since the last request that asked for a completion
+	quietOps   int    // how many
+	quietBytes int    // and how much they send
 }
 
 // What goes without a completion in a row, at most: its memory is free only when the next
 // completion comes.
 const (
-	maxSilent      = 15
-	maxSilentBytes = 64 << 10
+	maxQuiet      = 15
+	maxQuietBytes = 64 << 10
 )
 
 // Init makes p the pump of a link.
@@ -311,7 +311,7 @@ func (p *Pump) pumpSends() {
 			p.pend.pop()
 			p.msgs--
 			if o.quiet {
-				p.silent.put(o)
+				p.quiet.put(o)
 			}
 			continue
 		}
@@ -333,7 +333,7 @@ func (p *Pump) pumpSends() {
 			p.pend.pop()
 		}
 		if o.quiet {
-			p.silent.put(o)
+			p.quiet.put(o)
 		}
 	}
 }
@@ -342,20 +342,20 @@ func (p *Pump) pumpSends() {
 // own: what is behind it is posted at once as well.
 func (p *Pump) mayBeQuiet(o *op, n int) bool {
 	return o.next != nil && !o.next.aborted && !p.Hold && p.out+1 < SendDepth && o.covers.head == nil &&
-		p.silentOps < maxSilent && p.silentBytes+n <= maxSilentBytes
+		p.quietOps < maxQuiet && p.quietBytes+n <= maxQuietBytes
 }
 
 // flags are those of a request of o, of n bytes. If it asks for a completion, that is the
 // completion of the quiet ones before it, too.
 func (p *Pump) flags(o *op, n int) rdma.SendFlags {
 	if o.quiet {
-		p.silentOps++
-		p.silentBytes += n
+		p.quietOps++
+		p.quietBytes += n
 		return 0
 	}
-	if p.silentOps > 0 {
-		o.covers = p.silent
-		p.silent, p.silentOps, p.silentBytes = opList{}, 0, 0
+	if p.quietOps > 0 {
+		o.covers = p.quiet
+		p.quiet, p.quietOps, p.quietBytes = opList{}, 0, 0
 	}
 	return rdma.FlagSignaled
 }
@@ -493,7 +493,7 @@ func (p *Pump) Abort(m Move, user any) {
 // Purge ends, at the end of the connection, what has not got into the send queue. What
 // has was flushed, and is to be reaped before; nobody may pump in between.
 func (p *Pump) Purge(err error) {
-	p.endAll(&p.silent) // where the post of what was to cover them has failed
+	p.endAll(&p.quiet) // where the post of what was to cover them has failed
 	for p.pend.head != nil {
 		o := p.pend.pop()
 		p.endAll(&o.covers)

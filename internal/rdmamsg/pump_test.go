@@ -212,7 +212,7 @@ func TestFewCompletions(t *testing.T) {
 		{puts: 1, n: 64, most: 1},
 		{puts: 8, n: 64, most: 1},
 		{puts: 3 * SendDepth, n: 64, most: SendDepth},
-		{puts: 8, n: maxSilentBytes + 1, most: 9},
+		{puts: 8, n: maxQuietBytes + 1, most: 9},
 	} {
 		client, server := pair(t, 1, Config{})
 		mem := make([]byte, c.n)

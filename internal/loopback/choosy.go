@@ -19,6 +19,7 @@ func NoMPA(t testing.TB, addr string, hangUp bool) string {
 	return choosy(t, addr, hangUp, func(mpa bool) bool { return !mpa })
 }
 
+// choosy is a port in front of the one at addr that looks at how a connection begins.
 func choosy(t testing.TB, addr string, hangUp bool, takes func(mpa bool) bool) string {
 	t.Helper()
 	l := listen(t)

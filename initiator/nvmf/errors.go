@@ -72,10 +72,10 @@ var (
 )
 
 // unknown reports whether the controller says that it does not know what it was asked for, and
-// not that it cannot answer now.
+// not that it cannot answer now, as one that shuts down.
 func unknown(err error) bool {
 	se, ok := errors.AsType[*StatusError](err)
-	return ok && (se.DoNotRetry || se.Status == uint16(nvme.InvalidField) || se.Status == uint16(nvme.InvalidOpcode))
+	return ok && (se.DoNotRetry && se.Status != uint16(nvme.CommandSequenceError) || se.Status == uint16(nvme.InvalidField) || se.Status == uint16(nvme.InvalidOpcode))
 }
 
 // retryable reports whether a command that ended so may be sent again on this

@@ -447,6 +447,33 @@ func TestPathKeepsTheVolume(t *testing.T) {
 	}
 }
 
+// A controller that shuts down says the names of its namespaces to nobody: that does not make them others.
+func TestNamesOfAControllerThatShutsDown(t *testing.T) {
+	f := newFake(t)
+	cfg := f.config()
+	told := make(chan error, 10)
+	cfg.OnEvent = func(e Event) {
+		if e.Kind == EventAsync || e.Kind == EventFailed {
+			told <- e.Err
+		}
+	}
+	n := open(t, cfg)
+	f.set(func(_ *fakeQueue, k *nvme.Command, e *nvme.CQE) bool {
+		if k.SQE.Opcode() == nvme.AdminIdentify && k.SQE.Identify().CNS() == nvme.CNSDescriptors {
+			e.SetStatus(nvme.CommandSequenceError | nvme.DoNotRetry)
+		}
+		return true
+	})
+	Look(n.Association())
+	if err := <-told; err == nil || errors.Is(err, ErrChanged) {
+		t.Errorf("a look: %v", err)
+	}
+	f.set(nil)
+	if _, err := n.WriteAt(make([]byte, 4096), 0); err != nil {
+		t.Error(err)
+	}
+}
+
 // The controller's cache has lost what was in it: the next flush fails, the one after it
 // does not.
 func TestCacheLost(t *testing.T) {

@@ -158,7 +158,8 @@ func (a *Association) watch() {
 			return
 		}
 		if err := a.verify(); err != nil && a.ctx.Err() == nil {
-			switch {
+			switch s, _ := a.State(); {
+			case s == StateClosed: // the controller shuts down, and is to be asked whether it has
 			case !errors.Is(err, ErrChanged):
 				a.event(Event{Kind: EventAsync, Err: err})
 			case a.cfg.Path: // what it was may come back

@@ -19,6 +19,7 @@ type mapped struct {
 	sys     kernel
 	fd      int
 	mem     []byte // the mapping: the size now, and room to grow
+	room    int64  // of reserved, bytes
 	page    int64
 	mask    int64 // block size - 1
 	pool    *blockdev.Pool
@@ -44,32 +45,41 @@ type mapped struct {
 
 // mapStore maps the store and, behind its end, address space for growing: a
 // mapping may be longer than its file, and what is lent must never move.
-func mapStore(fd int, size, page int64, readOnly bool) ([]byte, error) {
+func (m *mapped) mapStore(fd int, size, page int64, readOnly bool) (err error) {
 	prot := unix.PROT_READ | unix.PROT_WRITE
 	if readOnly {
 		prot = unix.PROT_READ
 	}
 	exact := (size + page - 1) &^ (page - 1)
+	m.room = reserved.take(exact)
 	// File systems bound the length of files, processes that of address space.
-	for _, n := range []int64{max(4*exact, exact+growthRoom), 2 * exact, exact} {
-		if n < exact || n != int64(int(n)) {
+	err = unix.ENOMEM // of one that is longer than an int
+	for _, room := range []int64{m.room, min(exact, m.room), 0} {
+		if n := exact + room; n < exact || n != int64(int(n)) {
 			continue
 		}
-		mem, err := unix.Mmap(fd, 0, int(n), prot, unix.MAP_SHARED|unix.MAP_NORESERVE)
-		if err == nil || n == exact {
-			return mem, err
+		if m.mem, err = unix.Mmap(fd, 0, int(exact+room), prot, unix.MAP_SHARED|unix.MAP_NORESERVE); err == nil {
+			reserved.put(m.room - room)
+			m.room = room
+			return nil
 		}
 	}
-	return nil, unix.ENOMEM
+	reserved.put(m.room)
+	return err
 }
 
 // unmap gives back the mapping and the tables about it.
 func (m *mapped) unmap() error {
-	err := errors.Join(unix.Munmap(m.mem), m.pages.close())
+	err := errors.Join(m.unmapStore(), m.pages.close())
 	if m.regions != nil {
 		err = errors.Join(err, m.regions.close())
 	}
 	return err
+}
+
+func (m *mapped) unmapStore() error {
+	reserved.put(m.room)
+	return unix.Munmap(m.mem)
 }
 
 // lock keeps the pages of [off, end) in memory from the moment they are first
@@ -91,9 +101,6 @@ func (m *mapped) lock(off, end int64) error {
 	}
 	return fmt.Errorf("blockdev: %s: locking %d bytes in memory: %w; the limit of the process is %s (ulimit -l, LimitMEMLOCK= of a systemd unit): raise it, or do not lock the volume", m.cfg.Path, end-off, err, limit)
 }
-
-// growthRoom is the least room to grow, bytes. It costs address space only.
-const growthRoom = 64 << 30
 
 // check validates a range against the size now.
 func (m *mapped) check(off, n int64) error { return m.checkMode(off, n, blockdev.Wait) }

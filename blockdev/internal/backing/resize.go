@@ -11,7 +11,7 @@ import (
 )
 
 // Resize implements blockdev.Resizer. Growing is bounded by the room that was
-// mapped when the volume was opened: at least four times its size then.
+// mapped when the volume was opened (room.go): mostly to four times its size then.
 func (v *Volume) Resize(n int64) error {
 	if v.cfg.Truncate == nil {
 		return fmt.Errorf("blockdev: the size of %s cannot be changed from here; resize the device itself: %w", v.cfg.Path, blockdev.ErrNotSupported)

@@ -127,11 +127,11 @@ func open(cfg Config, sys kernel) (_ *Volume, err error) {
 	if v.patience == 0 {
 		v.patience = DefaultPatience
 	}
-	if v.mem, err = mapStore(cfg.FD, cfg.Info.Size, v.page, cfg.Info.ReadOnly); err != nil {
+	if err = v.mapStore(cfg.FD, cfg.Info.Size, v.page, cfg.Info.ReadOnly); err != nil {
 		return nil, fmt.Errorf("blockdev: mapping %s (%d bytes): %w", cfg.Path, cfg.Info.Size, err)
 	}
 	if v.pages, err = newPages(int64(len(v.mem)), int(v.page), cfg.HolesKnown); err != nil {
-		unix.Munmap(v.mem)
+		v.unmapStore()
 		return nil, fmt.Errorf("blockdev: %s: %w", cfg.Path, err)
 	}
 	if v.regions, err = newRegions(int64(len(v.mem))); err != nil {

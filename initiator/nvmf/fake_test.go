@@ -145,7 +145,9 @@ func (q *fakeQueue) Command(k *nvme.Command) {
 	if s.Opcode() == nvme.OpFabrics {
 		name = s.FabricsType().String()
 		if s.FabricsType() == nvme.FabricsConnect {
+			q.f.mu.Lock() // for who looks for the queue; the others are on this goroutine
 			q.id = s.Connect().QID()
+			q.f.mu.Unlock()
 		}
 	}
 	q.f.mu.Lock()
@@ -231,13 +233,14 @@ func (q *fakeQueue) serve(k *nvme.Command, e *nvme.CQE) {
 			e.SetResult(uint64(f.kato.Load()))
 		case nvme.AdminGetLogPage:
 			l := s.GetLogPage()
+			f.mu.Lock()
 			if f.ident.MDTS > 0 && l.Length() > 4096<<f.ident.MDTS {
+				f.mu.Unlock()
 				e.SetStatus(nvme.InvalidField | nvme.DoNotRetry)
 				break
 			}
 			out = make([]byte, l.Length())
 			page := f.logs[l.ID()]
-			f.mu.Lock()
 			if f.discovery != nil {
 				page = f.discovery()
 			}

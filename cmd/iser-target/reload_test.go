@@ -115,7 +115,7 @@ func TestReload(t *testing.T) {
 		t.Errorf("reload with the same file: exit %d\n%s", code, out)
 	}
 	b.write("portals: 7\n")
-	if code, out := b.reload(); code != exitFailure || !strings.Contains(out, "c.yaml:1") || !strings.Contains(out, "nothing is changed") {
+	if code, out := b.reload(); code != exitUsage || !strings.Contains(out, "c.yaml:1") || !strings.Contains(out, "nothing is changed") {
 		t.Errorf("a broken file: exit %d\n%s", code, out)
 	}
 	if err := os.WriteFile(filepath.Join(b.dir, "late.img"), make([]byte, 1<<20), 0o600); err != nil {
@@ -180,7 +180,7 @@ func TestReloadOneLUNPerVolume(t *testing.T) {
 		t.Errorf("the file behind LUN 1 was added once more:\n%s", out)
 	}
 	b.write(strings.Replace(reloadBase, "{lun: 2, volume: late}", "{lun: 2, volume: file, read_only: true}", 1))
-	if code, out := b.reload(); code != exitFailure || !strings.Contains(out, "is served as targets[0].luns[1] already") || !strings.Contains(out, "nothing is changed") {
+	if code, out := b.reload(); code != exitUsage || !strings.Contains(out, "is served as targets[0].luns[1] already") || !strings.Contains(out, "nothing is changed") {
 		t.Errorf("exit %d\n%s", code, out)
 	}
 	b.write(strings.NewReplacer("volume: keep}", "volume: file}", "volume: file}", "volume: keep}", ", {lun: 2, volume: late}", "").Replace(reloadBase))
@@ -420,7 +420,7 @@ func TestHangup(t *testing.T) {
 	hup(strings.Replace(reloadBase, "{lun: 1, volume: file}, ", "", 1), func() bool { return !strings.Contains(b.luns(), "a1=file") })
 	hup("volumes: {}\n", func() bool { return true })
 	b.write("")
-	if code, out := b.reload(); code != exitFailure || !strings.Contains(out, "names no target") || !strings.Contains(b.luns(), "a0=keep") {
+	if code, out := b.reload(); code != exitUsage || !strings.Contains(out, "names no target") || !strings.Contains(b.luns(), "a0=keep") {
 		t.Errorf("an empty file: exit %d, serves %s\n%s", code, b.luns(), out)
 	}
 	hup(reloadBase, func() bool { return strings.Contains(b.luns(), "a1=file") })

@@ -389,6 +389,9 @@ func (a *app) setAccess(node string, number, group uint16, s scsi.AccessState) e
 
 func (a *app) reload(ctx context.Context, dry bool) ([]admin.Change, error) {
 	changes, err := a.reg.Reload(ctx, dry)
+	if file, ok := errors.AsType[*registry.FileError](err); ok {
+		return nil, &admin.FileError{Message: file.Error()}
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 
@@ -125,6 +126,9 @@ tells the log.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return s.ask(cmd.Context(), func(ctx context.Context, c *admin.Client) error {
 				changes, err := c.Reload(ctx, dry)
+				if _, mistakes := errors.AsType[*admin.FileError](err); mistakes {
+					return exit(exitUsage, err)
+				}
 				if err != nil {
 					return err
 				}

@@ -92,7 +92,7 @@ func (c *Client) SetAccess(ctx context.Context, iqn string, lun uint16, r Access
 }
 
 // Reload makes the target agree with its configuration file, or, with dry, asks
-// what that would change.
+// what that would change. A file with mistakes is a FileError.
 func (c *Client) Reload(ctx context.Context, dry bool) (changes []Change, err error) {
 	path := "/v1/reload"
 	if dry {
@@ -181,6 +181,9 @@ func refusal(resp *http.Response) error {
 	var e Error
 	if err := json.NewDecoder(resp.Body).Decode(&e); err != nil || e.Message == "" {
 		e.Message = resp.Status
+	}
+	if resp.StatusCode == http.StatusUnprocessableEntity {
+		return &FileError{e.Message}
 	}
 	return errors.New(e.Message)
 }

@@ -67,6 +67,12 @@ type Error struct {
 	Message string `json:"error"`
 }
 
+// FileError is the error of a reload that has changed nothing, because the configuration file has mistakes.
+type FileError struct{ Message string }
+
+// Error is what the target says about the file.
+func (e *FileError) Error() string { return e.Message }
+
 // Backend is what the interface controls. AddLUN, RemoveLUN and their like open and close
 // volumes besides mapping them, which the owner of the volumes must do.
 type Backend struct {
@@ -88,7 +94,7 @@ type Backend struct {
 	Promote func(ctx context.Context, name string) error
 	Demote  func(ctx context.Context, name string) error
 	// Reload makes what is served agree with the configuration file, or, with dry,
-	// only tells what that would change.
+	// only tells what that would change. A file with mistakes is a FileError.
 	Reload func(ctx context.Context, dry bool) ([]Change, error)
 	LVM    LVM
 	// Log is told who has asked for what, see audit.go; nil: nobody is.
@@ -279,7 +285,11 @@ func answer(w http.ResponseWriter, code int, v any) {
 
 func done(w http.ResponseWriter, err error) {
 	if err != nil {
-		answer(w, http.StatusConflict, Error{err.Error()})
+		code := http.StatusConflict
+		if _, mistakes := errors.AsType[*FileError](err); mistakes {
+			code = http.StatusUnprocessableEntity
+		}
+		answer(w, code, Error{err.Error()})
 		return
 	}
 	w.WriteHeader(http.StatusNoContent)

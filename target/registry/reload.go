@@ -23,11 +23,21 @@ var errNoFile = errors.New("this target was started without --config, so there i
 // was being written, or emptied by mistake.
 var errEmpty = errors.New("the file names no target and no subsystem; to serve nothing, stop iser-target")
 
+// FileError says that a reload has changed nothing, because the configuration file has mistakes.
+type FileError struct{ Err error }
+
+// Error is what is wrong with the file.
+func (e *FileError) Error() string {
+	return fmt.Sprintf("nothing is changed, because the file has mistakes:\n%v", e.Err)
+}
+
+func (e *FileError) Unwrap() error { return e.Err }
+
 // reloadPatience is how long after the end of its time a reload is waited for that says itself what has not
 // been done: longer than it waits for the end of a volume.
 const reloadPatience = closePatience + time.Second
 
-// Reload applies the file, or with dry only tells what would be done. What storage has not
+// Reload applies the file, or with dry only tells what would be done. A file with mistakes is a [FileError]. What storage has not
 // done when ctx ends is reported as such, and goes on.
 func (r *Registry) Reload(ctx context.Context, dry bool) ([]Change, error) {
 	select {
@@ -77,7 +87,7 @@ func (r *Registry) reload(ctx context.Context, dry bool) ([]Change, error) {
 		return nil, fmt.Errorf("nothing is changed, because reading the file has taken too long: %w", ctx.Err())
 	}
 	if err != nil {
-		return nil, fmt.Errorf("nothing is changed, because the file has mistakes:\n%w", err)
+		return nil, &FileError{err}
 	}
 	steps := plan(&planning{common: r.common, groups: r.groups, mapping: r.mapping, old: r.config(), next: next}, r.setLevel)
 	if dry {

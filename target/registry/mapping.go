@@ -367,13 +367,19 @@ func (m *mapping) addNamespace(ctx context.Context, c *coming, cfg *config.Confi
 	})
 }
 
-// remove takes a place away and forgets it.
+// remove takes a place away and forgets it, or has what storage has not answered yet not come.
 func (m *mapping) remove(ctx context.Context, p place, remove func(context.Context) error) error {
 	if m.isLeaving(p.node) {
 		return fmt.Errorf("%s is being removed with all that it serves, but commands still hold the volumes; reload tries again", p.node)
 	}
-	freed, err := m.vacate(ctx, p, remove)
-	return errors.Join(err, m.volumes.release(ctx, freed))
+	away := func(ctx context.Context) error {
+		freed, err := m.vacate(ctx, p, remove)
+		return errors.Join(err, m.volumes.release(ctx, freed))
+	}
+	if m.comes(p) != nil {
+		return m.dismiss(ctx, p, away)
+	}
+	return away(ctx)
 }
 
 // vacate has remove take away what is served at p, and returns the volumes that were.

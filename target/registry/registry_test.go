@@ -310,6 +310,34 @@ func TestReloadAfterAnothersTime(t *testing.T) {
 	})
 }
 
+// What is removed by hand while its volume is on its way from the start is not served when the storage answers, and a
+// reload brings it back.
+func TestRemovedByHandDuringAStalledStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, answer := stalledStart(t)
+		defer answer()
+		const node = "2026-11.test:a"
+		if err := errors.Join(b.RemoveLUN(t.Context(), "iqn."+node, 0), b.RemoveNamespace(t.Context(), "nqn."+node, 1)); err != nil {
+			t.Error(err)
+		}
+		if gone := b.Status().Targets[0].LUNs[0].Error; !strings.Contains(gone, "removed by iser-target lun remove") {
+			t.Errorf("status says %q", gone)
+		}
+		if err := b.RemoveLUN(t.Context(), "iqn."+node, 0); err == nil || !strings.Contains(err.Error(), "there is no LUN 0") {
+			t.Errorf("once more: %v", err)
+		}
+		answer()
+		<-b.Started()
+		synctest.Wait()
+		if b.size(0) != 0 || strings.Contains(b.spaces(), "sick") || b.storage.openings("sick") != b.storage.closings("sick") {
+			t.Errorf("the LUN has %d bytes, namespaces are %s; opened %d times, closed %d", b.size(0), b.spaces(), b.storage.openings("sick"), b.storage.closings("sick"))
+		}
+		if _, err := b.Reload(t.Context(), false); err != nil || b.size(0) != 1<<20 || !strings.Contains(b.spaces(), "1=sick") {
+			t.Errorf("after a reload: %v, the LUN has %d bytes, namespaces are %s", err, b.size(0), b.spaces())
+		}
+	})
+}
+
 // What a reload takes out of the configuration while its volume is on its way from the start is not served when the
 // storage answers.
 func TestRemovedDuringAStalledStart(t *testing.T) {

@@ -67,29 +67,49 @@ seed=0x10
 	}
 }
 
+// Ranges of block sizes are those that fio 3.33 makes of them.
+func TestBSRange(t *testing.T) {
+	for v, want := range map[string][datas]MinMax{
+		"1k-64k":              {{1 << 10, 64 << 10}, {1 << 10, 64 << 10}, {1 << 10, 64 << 10}},
+		"1k-2k,8k-16k":        {{1 << 10, 2 << 10}, {8 << 10, 16 << 10}, {8 << 10, 16 << 10}},
+		"1k-64k,8k-8k":        {{1 << 10, 64 << 10}, {8 << 10, 8 << 10}, {8 << 10, 8 << 10}},
+		"1k-2k,":              {{1 << 10, 2 << 10}, {4 << 10, 4 << 10}, {4 << 10, 4 << 10}},
+		"1k-2k,8k-16k,1k-64k": {{1 << 10, 2 << 10}, {8 << 10, 16 << 10}, {1 << 10, 64 << 10}},
+		"64k-1k":              {{1 << 10, 64 << 10}, {1 << 10, 64 << 10}, {1 << 10, 64 << 10}},
+		"1k:64k":              {{1 << 10, 64 << 10}, {1 << 10, 64 << 10}, {1 << 10, 64 << 10}},
+	} {
+		if jobs := parseText(t, "[j]\nrw=randrw\nbsrange="+v); jobs[0].BS != want {
+			t.Errorf("%s: %v, want %v", v, jobs[0].BS, want)
+		}
+	}
+}
+
 func TestJobFileErrors(t *testing.T) {
 	for text, want := range map[string]string{
-		"bs=4k":                           `t.fio:1: option "bs=4k" before the first [section]`,
-		"[j]\nbogus=1":                    `t.fio:2: unknown option "bogus"`,
-		"[global]\nfoo_bar=1\n[j]":        `t.fio:2: unknown option "foo_bar"`,
-		"[j]\nbs=4x":                      `t.fio:2: bs=4x: size "4x" has the unknown unit`,
-		"[j]\nbs":                         "t.fio:2: bs needs a value",
-		"[j\nbs=4k":                       "t.fio:1: bad section header",
-		"[j] x":                           "t.fio:1: bad section header",
-		"[j]\nrw=readd":                   "expected read, write",
-		"[j]\nsize=${NOPE}":               "t.fio:2: the environment variable NOPE is not set",
-		"[j]\nno equals here":             "expected key=value",
-		"[global]\nbs=4k":                 "no job",
-		"[j]\nrw=randtrim\nverify=crc32c": "cannot be used with trim",
-		"[j]\nrw=read\nverify_durable":    "need verify=crc32c",
-		"[j]\niodepth=0":                  "iodepth 0",
-		"[j]\niodepth=ten":                "expected a whole number",
-		"[j]\nbs=100":                     "between 512",
-		"[j]\nbsrange=8k":                 "expected MIN-MAX",
-		"[j]\nbsrange=8k-4k":              "must lie between",
-		"[j]\nbs=4k,6000\nrw=rw":          "must be multiples",
-		"[j]\nverify=md5":                 "expected crc32c",
-		"[j]\nverify_only=1":              "need verify=crc32c",
+		"bs=4k":                                   `t.fio:1: option "bs=4k" before the first [section]`,
+		"[j]\nbogus=1":                            `t.fio:2: unknown option "bogus"`,
+		"[global]\nfoo_bar=1\n[j]":                `t.fio:2: unknown option "foo_bar"`,
+		"[j]\nbs=4x":                              `t.fio:2: bs=4x: size "4x" has the unknown unit`,
+		"[j]\nbs":                                 "t.fio:2: bs needs a value",
+		"[j\nbs=4k":                               "t.fio:1: bad section header",
+		"[j] x":                                   "t.fio:1: bad section header",
+		"[j]\nrw=readd":                           "expected read, write",
+		"[j]\nsize=${NOPE}":                       "t.fio:2: the environment variable NOPE is not set",
+		"[j]\nno equals here":                     "expected key=value",
+		"[global]\nbs=4k":                         "no job",
+		"[j]\nrw=randtrim\nverify=crc32c":         "cannot be used with trim",
+		"[j]\nrw=read\nverify_durable":            "need verify=crc32c",
+		"[j]\niodepth=0":                          "iodepth 0",
+		"[j]\niodepth=ten":                        "expected a whole number",
+		"[j]\nbs=100":                             "between 512",
+		"[j]\nbsrange=8k":                         `"8k" is no range: expected MIN-MAX, as in 8k-8k`,
+		"[j]\nbsrange=1k-64k,8k":                  `"8k" is no range: expected MIN-MAX, as in 8k-8k`,
+		"[j]\nbsrange=256-4k":                     "must lie between",
+		"[j]\nrw=trimwrite":                       "t.fio:2: rw=trimwrite: would change the load, and is not offered",
+		"[j]\nrw=randtrimwrite":                   "t.fio:2: rw=randtrimwrite: would change the load, and is not offered",
+		"[j]\nbs=4k,6000\nrw=rw":                  "must be multiples",
+		"[j]\nverify=md5":                         "expected crc32c",
+		"[j]\nverify_only=1":                      "need verify=crc32c",
 		"[j]\nrw=write\nverify=crc32c\nnumjobs=2": "offset_increment",
 		"[j]\nbs=1,2,3,4":                         "at most 3",
 		"[j]\npercentile_list=101":                "must lie above 0",

@@ -73,16 +73,16 @@ func setBSRange(j *Job, v string) error {
 		return err
 	}
 	return perDir(v, func(d dir, s string) error {
-		lo, hi, ok := strings.Cut(s, "-")
-		if !ok {
-			return errors.New("expected MIN-MAX")
+		i := strings.IndexAny(s, "-:")
+		if i < 0 { // of a list fio takes it for nothing, and the default holds
+			return fmt.Errorf("%q is no range: expected MIN-MAX, as in %[1]s-%[1]s for one size", s)
 		}
-		a, err := blockSize(lo, j.kbBase)
+		a, err := blockSize(s[:i], j.kbBase)
 		if err != nil {
 			return err
 		}
-		b, err := blockSize(hi, j.kbBase)
-		j.BS[d] = MinMax{a, b}
+		b, err := blockSize(s[i+1:], j.kbBase)
+		j.BS[d] = MinMax{min(a, b), max(a, b)}
 		return err
 	})
 }

@@ -113,6 +113,8 @@ func setRW(j *Job, v string) error {
 		on[dirRead], on[dirWrite] = true, true
 	case "trim":
 		on[dirTrim] = true
+	case "trimwrite":
+		return errors.New("would change the load, and is not offered: no operation waits for the trim of its block; a job that trims, and one with stonewall that writes, do both in order")
 	default:
 		return errors.New("expected read, write, randread, randwrite, rw, randrw, trim or randtrim")
 	}

@@ -84,7 +84,7 @@ func (c *Config) checkPortals(r *report) {
 		}
 		checkRange(r, key+".group", p.Group, 1, 65535)
 		if p.Advertise != "" {
-			checkHostPort(r, key+".advertise", p.Advertise)
+			checkTold(r, key+".advertise", p.Advertise)
 		}
 		for j, s := range p.Protocols {
 			known := Protocols
@@ -93,8 +93,8 @@ func (c *Config) checkPortals(r *report) {
 			}
 			oneOf(r, fmt.Sprintf("%s.protocols[%d]", key, j), s, known...)
 		}
-		checkSize(r, key+".send_buffer", p.SendBuffer, 0, 1<<30)
-		checkSize(r, key+".recv_buffer", p.RecvBuffer, 0, 1<<30)
+		checkBuffer(r, key+".send_buffer", p.SendBuffer)
+		checkBuffer(r, key+".recv_buffer", p.RecvBuffer)
 	}
 }
 
@@ -214,16 +214,9 @@ func (c *Config) checkVolume(r *report, key string, v *Volume) {
 	checkStore(r, key, v)
 	checkGeometry(r, key, v)
 	checkSettings(r, key, v)
-	if v.QoS.IOPS < 0 || v.QoS.Bandwidth < 0 || v.QoS.Burst < 0 || v.QoS.BurstIOPS < 0 {
-		r.add(key+".qos", "limits cannot be negative; 0 means no limit")
-	}
+	checkQoS(r, key+".qos", &v.QoS)
 	checkSnapshots(r, key+".snapshots", v)
-	if !(v.Fault.ErrorRate >= 0 && v.Fault.ErrorRate <= 1) { // what is no number, too
-		r.add(key+".fault.error_rate", "%v is not a share between 0 and 1", v.Fault.ErrorRate)
-	}
-	if v.Fault.ReadDelay < 0 || v.Fault.WriteDelay < 0 {
-		r.add(key+".fault", "delays cannot be negative")
-	}
+	checkFault(r, key+".fault", &v.Fault)
 }
 
 // checkStore checks what says where a volume is kept.
@@ -338,7 +331,7 @@ func (c *Config) checkTargets(r *report) {
 			oneOf(r, key+".alua_mode", t.ALUAMode, "implicit", "explicit")
 		}
 		if t.Redirect != "" {
-			checkHostPort(r, key+".redirect", t.Redirect)
+			checkTold(r, key+".redirect", t.Redirect)
 		}
 		checkACL(r, key+".acl", &t.ACL)
 		c.checkBindings(r, key+".acl", t)
@@ -496,6 +489,7 @@ func (c *Config) checkISCSI(r *report) {
 		if d.is < 0 || d.is > d.max {
 			r.add(d.key, "%v is not between 0s and %v", d.is, d.max)
 		}
+		checkLeast(r, d.key, d.is, minTime)
 	}
 	for key, d := range map[string]Duration{"iscsi.time2wait": s.Time2Wait, "iscsi.time2retain": s.Time2Retain} {
 		if d%Duration(time.Second) != 0 {
@@ -519,6 +513,7 @@ func (c *Config) checkLimits(r *report) {
 	if d := l.DiscoveryAge.D(); d < 0 {
 		r.add("limits.discovery_age", "cannot be negative; 0s means that discovery sessions may stay")
 	}
+	checkLeast(r, "limits.discovery_age", l.DiscoveryAge, minSession)
 	checkRange(r, "limits.pending_logins", l.PendingLogins, 1, 1<<16)
 	checkRange(r, "limits.pending_per_address", l.PendingPerAddress, 0, max(l.PendingLogins, 0))
 }

@@ -93,8 +93,8 @@ func (c *Config) checkHA(r *report) {
 		if g.Start != "" {
 			oneOf(r, key+".start", g.Start, "standby", "active")
 		}
-		if g.Grace < 0 {
-			r.add(key+".grace", "is negative")
+		if g.Grace < 0 || g.Grace > maxGrace {
+			r.add(key+".grace", "%v is not between 0s and %v", g.Grace, maxGrace)
 		}
 		if len(g.Volumes) == 0 {
 			r.add(key+".volumes", "missing; name the volumes that move together")

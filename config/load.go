@@ -88,6 +88,7 @@ func Parse(text []byte, path string) (*Config, error) {
 		return nil, r.err()
 	}
 	c.File = path
+	c.checkWritten(r)
 	c.fillDefaults()
 	c.resolvePaths()
 	c.check(r)

@@ -108,6 +108,23 @@ func TestChangesAreNamed(t *testing.T) {
 	}
 }
 
+// A name is one part of a path, whatever is in it.
+func TestNamesInPaths(t *testing.T) {
+	c, calls, _ := start(t)
+	ctx := t.Context()
+	for _, name := range []string{".", "..", "...", "../luns", "a/../b", "%2E%2E", "%", "a?b#c", "a b+c", "x\n\x1b\x00", "ü", "\xff"} {
+		*calls = nil
+		for _, err := range []error{c.ResizeVolume(ctx, name, 1), c.RemoveLUN(ctx, name, 1), c.Resize(ctx, name, 1, 1), c.RemoveNamespace(ctx, name, 2)} {
+			if err != nil {
+				t.Errorf("%q: %v", name, err)
+			}
+		}
+		if want := []string{"resize volume " + name, "remove " + name, "resize " + name, "remove " + name + " 2"}; !slices.Equal(*calls, want) {
+			t.Errorf("%q: the target was asked to %q", name, *calls)
+		}
+	}
+}
+
 func TestRoundTrip(t *testing.T) {
 	c, calls, path := start(t)
 	ctx := t.Context()

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 	"syscall"
 
 	"softiser/target"
@@ -68,7 +69,7 @@ func (c *Client) Kill(ctx context.Context, tsih uint16) error {
 
 // Release takes an initiator's name at a target from the user whom it belongs to.
 func (c *Client) Release(ctx context.Context, iqn, initiator string) error {
-	return c.do(ctx, http.MethodPost, "/v1/targets/"+url.PathEscape(iqn)+"/initiators/"+url.PathEscape(initiator)+"/release", nil, nil)
+	return c.do(ctx, http.MethodPost, "/v1/targets/"+segment(iqn)+"/initiators/"+segment(initiator)+"/release", nil, nil)
 }
 
 // AddLUN adds a LUN to a target.
@@ -104,18 +105,18 @@ func (c *Client) Reload(ctx context.Context, dry bool) (changes []Change, err er
 
 // ResizeVolume changes the size of a volume, bytes, wherever it is served.
 func (c *Client) ResizeVolume(ctx context.Context, volume string, size int64) error {
-	return c.do(ctx, http.MethodPut, "/v1/volumes/"+url.PathEscape(volume)+"/size", ResizeRequest{size}, nil)
+	return c.do(ctx, http.MethodPut, "/v1/volumes/"+segment(volume)+"/size", ResizeRequest{size}, nil)
 }
 
 // Promote makes the target's node the one that has a group of volumes, which is named by
 // itself or by a target or subsystem; Demote gives it up.
 func (c *Client) Promote(ctx context.Context, name string, q GroupRequest) error {
-	return c.do(ctx, http.MethodPost, "/v1/groups/"+url.PathEscape(name)+"/promote", q, nil)
+	return c.do(ctx, http.MethodPost, "/v1/groups/"+segment(name)+"/promote", q, nil)
 }
 
 // Demote is the opposite of Promote.
 func (c *Client) Demote(ctx context.Context, name string, q GroupRequest) error {
-	return c.do(ctx, http.MethodPost, "/v1/groups/"+url.PathEscape(name)+"/demote", q, nil)
+	return c.do(ctx, http.MethodPost, "/v1/groups/"+segment(name)+"/demote", q, nil)
 }
 
 // AddNamespace adds a namespace to a subsystem.
@@ -128,9 +129,17 @@ func (c *Client) RemoveNamespace(ctx context.Context, nqn string, nsid uint32) e
 	return c.do(ctx, http.MethodDelete, namespaces(nqn)+"/"+strconv.Itoa(int(nsid)), nil, nil)
 }
 
-func namespaces(nqn string) string { return "/v1/subsystems/" + url.PathEscape(nqn) + "/namespaces" }
+// segment is a name as one part of a path. A server would take . and .. out of the path, with what is before them.
+func segment(name string) string {
+	if name == "." || name == ".." {
+		return strings.ReplaceAll(name, ".", "%2E")
+	}
+	return url.PathEscape(name)
+}
 
-func luns(iqn string) string { return "/v1/targets/" + url.PathEscape(iqn) + "/luns" }
+func namespaces(nqn string) string { return "/v1/subsystems/" + segment(nqn) + "/namespaces" }
+
+func luns(iqn string) string { return "/v1/targets/" + segment(iqn) + "/luns" }
 
 // unanswered says why there is no answer to what was asked under ctx, and what would help.
 func (c *Client) unanswered(ctx context.Context, err error) error {

@@ -175,8 +175,8 @@ func (c *Config) checkVolumes(r *report) {
 		v, key := &c.Volumes[i], fmt.Sprintf("volumes[%d]", i)
 		if v.Name == "" {
 			r.add(key+".name", "missing; LUNs refer to the volume by it")
-		} else if !shown(v.Name) {
-			r.add(key+".name", "%q has characters that cannot be shown", v.Name)
+		} else if err := CheckVolumeName(v.Name); err != nil {
+			r.add(key+".name", "%v", err)
 		} else if first, ok := names[v.Name]; ok {
 			r.add(key+".name", "%q is already the name of %s", v.Name, first)
 		}

@@ -17,6 +17,14 @@ func shown(s string) bool {
 	return !strings.ContainsFunc(s, func(c rune) bool { return !unicode.IsPrint(c) })
 }
 
+// CheckVolumeName says why a text is no name of a volume, for those that no file names.
+func CheckVolumeName(name string) error {
+	if !shown(name) {
+		return fmt.Errorf("%q has characters that cannot be shown", name)
+	}
+	return nil
+}
+
 // checkName applies RFC 7143 §4.2.7: iqn., eui. or naa. form, at most 223
 // bytes, lower case as stringprep leaves it.
 func checkName(n string) string {

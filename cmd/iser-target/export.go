@@ -59,7 +59,7 @@ func splitExport(e string) (name, spec string, err error) {
 	if !ok || name == "" || spec == "" {
 		return "", "", fmt.Errorf("%q: want NAME=VOLUME, for example disk0=./disk0.img,size=1GiB", e)
 	}
-	return name, spec, nil
+	return name, spec, config.CheckVolumeName(name)
 }
 
 // cutPlacement takes the option placement= out of a volume's text: it is about how a

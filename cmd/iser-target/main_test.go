@@ -328,6 +328,7 @@ func TestUsageIsTwo(t *testing.T) {
 		{"lun", "remove", "iqn.x", "-1"},
 		{"lun", "access", "iqn.x", "0", "70000", "standby"},
 		{"lun", "add", "iqn.x", "0", "=a"},
+		{"lun", "add", "iqn.x", "0", "x\x1b[2J=memory,size=1MiB"},
 		{"lun", "remove", "", "0"},
 		{"namespace", "remove", "", "1"},
 		{"session", "release", "", ""},

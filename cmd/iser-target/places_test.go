@@ -33,6 +33,13 @@ func (b *reloadBed) sameDisk(lunA, lunB uint64) {
 	}
 }
 
+// Whoever asks for a volume by hand cannot give it a name that does anything to a terminal, as no file can.
+func TestNameOfAVolumeByHand(t *testing.T) {
+	if _, err := new(app).volumeOf("x\x1b[2J", "memory,size=1MiB"); err == nil || !strings.Contains(err.Error(), `"x\x1b[2J" has characters`) {
+		t.Error(err)
+	}
+}
+
 // TestOneVolumeTwoTargets: any number of targets serve a volume, one LUN each, however
 // that is asked for; the volume grows for all, and stays open as long as one serves it.
 func TestOneVolumeTwoTargets(t *testing.T) {

@@ -374,6 +374,9 @@ func (a *app) addNamespace(ctx context.Context, nqn string, r admin.NamespaceReq
 // is served or configured already, by its name.
 func (a *app) volumeOf(name, spec string) (config.Volume, error) {
 	if spec != "" {
+		if err := config.CheckVolumeName(name); err != nil {
+			return config.Volume{}, err
+		}
 		return exportVolume(name, spec)
 	}
 	return a.reg.Volume(name)

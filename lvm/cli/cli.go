@@ -132,6 +132,7 @@ func (a *app) remote(cmd *cobra.Command) (done bool, err error) {
 		}
 		args = append(args, "--devices="+d)
 	}
+	input := standardInput
 	for _, name := range []string{"input", "output"} {
 		f := cmd.Flags().Lookup(name)
 		if f == nil {
@@ -151,6 +152,7 @@ func (a *app) remote(cmd *cobra.Command) (done bool, err error) {
 			}
 			defer r.Close()
 			in = r
+			input = f.Value.String()
 			continue
 		}
 		if err := a.checkOutput(cmd, f.Value.String()); err != nil {
@@ -165,7 +167,7 @@ func (a *app) remote(cmd *cobra.Command) (done bool, err error) {
 		done, err := a.env.Remote(cmd.Context(), args, in, out, a.err)
 		var q *Question
 		if !errors.As(err, &q) || a.env.Ask == nil || in != nil { // an input cannot be read twice
-			return done, err
+			return done, nameInput(err, input)
 		}
 		if err := a.pose(cmd.Context(), q); err != nil {
 			return true, err

@@ -697,6 +697,18 @@ func TestDamagedInputIsNamed(t *testing.T) {
 	if _, err := s.try(bad, "import", "vg0/c"); err == nil || !strings.Contains(err.Error(), "standard input") {
 		t.Error(err)
 	}
+
+	// A target has it as its standard input, and its errors come back as text.
+	here := s.env
+	s.env = Env{Remote: func(ctx context.Context, args []string, in io.Reader, out, stderr io.Writer) (bool, error) {
+		return true, errors.New(Run(ctx, here, args, in, out, stderr).Error())
+	}}
+	s.fails("importing "+name+": ", "import", "--input", name, "vg0/d")
+	s.fails("standard input: the input is empty", "import", "--input", "-", "vg0/d")
+	if err := os.WriteFile(name, []byte("no stream at all"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.fails(name+": not a volume stream", "import", "--input", name, "vg0/d")
 }
 
 // halfway calls f when so much of a stream has been read.

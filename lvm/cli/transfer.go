@@ -196,6 +196,21 @@ func notToTerminal(cmd *cobra.Command) error {
 	return nil
 }
 
+const standardInput = "standard input"
+
+// nameInput gives the error of a target that has had a file, or an object, as its standard input the name of that.
+func nameInput(err error, input string) error {
+	if err == nil {
+		return nil
+	}
+	for _, before := range []string{"", "importing "} {
+		if rest, ok := strings.CutPrefix(err.Error(), before+standardInput+": "); ok {
+			return fmt.Errorf("%s%s: %s", before, input, rest)
+		}
+	}
+	return err
+}
+
 // importCmd reads what export has written.
 func (a transfers) importCmd() *cobra.Command {
 	var input string
@@ -218,7 +233,7 @@ func (a transfers) importCmd() *cobra.Command {
 			return a.importRaw(cmd.Context(), args[0], r)
 		}
 		if input == "-" {
-			input = "standard input"
+			input = standardInput
 		}
 		s, err := stream.NewReader(r)
 		if err != nil {

@@ -15,9 +15,18 @@ import (
 // process, and in a process that has taken over not before it has opened everything. The zero
 // value is that of a process that has taken nobody's place.
 type changeGate struct {
-	mu       sync.RWMutex  // held for reading by whoever changes what is served, for writing while that is handed over
-	underWay underWay      // who holds mu for reading
-	opened   chan struct{} // set before services run, closed when a takeover is complete; nil: nobody's place was taken
+	opened chan struct{} // set before services run, closed when a takeover is complete; nil: nobody's place was taken
+
+	mu     sync.Mutex          // guards what follows
+	closed bool                // what is served is being handed over
+	in     map[*begun]struct{} // what is being done
+	moved  chan struct{}       // closed when somebody leaves or the gate opens; nil: nobody waits for that
+}
+
+// begun is something that is being done.
+type begun struct {
+	what string
+	at   time.Time
 }
 
 // errHandingOver is the answer to administrators during a handover.
@@ -29,10 +38,11 @@ func (g *changeGate) enter(ctx context.Context, what string) (leave func(), err 
 	if err := g.waitOpened(ctx); err != nil {
 		return nil, err
 	}
-	if !g.mu.TryRLock() {
+	leave, _ = g.try(what)
+	if leave == nil {
 		return nil, errHandingOver
 	}
-	return g.entered(what), nil
+	return leave, nil
 }
 
 // wait is enter for who cannot ask again: it waits for the end of a handover.
@@ -40,17 +50,37 @@ func (g *changeGate) wait(ctx context.Context, what string) (leave func(), err e
 	if err := g.waitOpened(ctx); err != nil {
 		return nil, err
 	}
-	g.mu.RLock()
-	return g.entered(what), nil
+	for {
+		leave, moved := g.try(what)
+		if leave != nil {
+			return leave, nil
+		}
+		select {
+		case <-moved:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("%w: %w", errHandingOver, ctx.Err())
+		}
+	}
 }
 
-// entered notes that what is being done, under mu.
-func (g *changeGate) entered(what string) (leave func()) {
-	over := g.underWay.begin(what)
-	return func() {
-		over()
-		g.mu.RUnlock()
+// try enters unless the gate is closed, in which case moved is closed when that may have changed.
+func (g *changeGate) try(what string) (leave func(), moved <-chan struct{}) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed {
+		return nil, g.next()
 	}
+	b := &begun{what, time.Now()}
+	if g.in == nil {
+		g.in = map[*begun]struct{}{}
+	}
+	g.in[b] = struct{}{}
+	return func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		delete(g.in, b)
+		g.tell()
+	}, nil
 }
 
 // close waits until nobody is in; then nobody enters until open.
@@ -60,16 +90,46 @@ func (g *changeGate) close(patience time.Duration) error {
 	if err := g.waitOpened(ctx); err != nil {
 		return err
 	}
-	for ; !g.mu.TryLock(); time.Sleep(time.Millisecond) {
-		if ctx.Err() != nil {
-			return fmt.Errorf("what is served is being changed, by %s; try again when that has ended", cmp.Or(g.underWay.list(), "somebody who has just begun or ended"))
+	for {
+		g.mu.Lock()
+		if !g.closed && len(g.in) == 0 {
+			g.closed = true
+			g.mu.Unlock()
+			return nil
+		}
+		moved := g.next()
+		g.mu.Unlock()
+		select {
+		case <-moved:
+		case <-ctx.Done():
+			return fmt.Errorf("what is served is being changed, by %s; try again when that has ended", cmp.Or(g.underWay(), "somebody who has just begun or ended"))
 		}
 	}
-	return nil
 }
 
 // open ends close.
-func (g *changeGate) open() { g.mu.Unlock() }
+func (g *changeGate) open() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.closed = false
+	g.tell()
+}
+
+// next is closed when somebody leaves or the gate opens. Preconditions: g.mu is held.
+func (g *changeGate) next() <-chan struct{} {
+	if g.moved == nil {
+		g.moved = make(chan struct{})
+	}
+	return g.moved
+}
+
+// tell wakes who waits for next. Preconditions: g.mu is held.
+func (g *changeGate) tell() {
+	if g.moved != nil {
+		close(g.moved)
+		g.moved = nil
+	}
+}
 
 // waitOpened waits until this process has opened what the one before it has not handed over.
 func (g *changeGate) waitOpened(ctx context.Context) error {
@@ -84,39 +144,12 @@ func (g *changeGate) waitOpened(ctx context.Context) error {
 	}
 }
 
-// underWay names what is being done. The zero value is ready for use.
-type underWay struct {
-	mu  sync.Mutex
-	all map[*begun]struct{} // guarded by mu
-}
-
-type begun struct {
-	what string
-	at   time.Time
-}
-
-// begin notes something until over is called.
-func (u *underWay) begin(what string) (over func()) {
-	b := &begun{what, time.Now()}
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if u.all == nil {
-		u.all = map[*begun]struct{}{}
-	}
-	u.all[b] = struct{}{}
-	return func() {
-		u.mu.Lock()
-		defer u.mu.Unlock()
-		delete(u.all, b)
-	}
-}
-
-// list is what has not ended, and how long that goes on.
-func (u *underWay) list() string {
-	u.mu.Lock()
-	defer u.mu.Unlock()
+// underWay is what is being done, and for how long.
+func (g *changeGate) underWay() string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
 	var all []string
-	for b := range u.all {
+	for b := range g.in {
 		all = append(all, fmt.Sprintf("%s (for %v)", b.what, time.Since(b.at).Round(time.Second)))
 	}
 	slices.Sort(all)

@@ -76,8 +76,68 @@ func TestHandoverNamesChanges(t *testing.T) {
 		for _, end := range ends {
 			end()
 		}
-		if err := g.close(time.Second); err != nil || g.underWay.list() != "" {
-			t.Errorf("afterwards: %v; %s", err, g.underWay.list())
+		if err := g.close(time.Second); err != nil || g.underWay() != "" {
+			t.Errorf("afterwards: %v; %s", err, g.underWay())
+		}
+	})
+}
+
+// TestHandoverWaitsForChanges: it goes on when the last change has ended, at once; who comes meanwhile is let in, who
+// comes during it waits for its end or is refused, and one handover waits for another.
+func TestHandoverWaitsForChanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var g changeGate
+		enter := func() func() {
+			t.Helper()
+			end, err := g.enter(t.Context(), "a change")
+			if err != nil {
+				t.Fatal(err)
+			}
+			return end
+		}
+		began, first, closed := time.Now(), enter(), make(chan error, 1)
+		go func() { closed <- g.close(time.Hour) }()
+		synctest.Wait()
+		second := enter()
+		first()
+		synctest.Wait()
+		if len(closed) > 0 {
+			t.Fatal("a handover began during a change")
+		}
+		second()
+		if err := <-closed; err != nil || time.Since(began) != 0 {
+			t.Fatalf("%v, after %v", err, time.Since(began))
+		}
+
+		if _, err := g.enter(t.Context(), ""); !errors.Is(err, errHandingOver) {
+			t.Errorf("a change during a handover: %v", err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if _, err := g.wait(ctx, ""); !errors.Is(err, context.Canceled) {
+			t.Errorf("a change that nobody waits for any more: %v", err)
+		}
+		waited := make(chan error)
+		go func() {
+			leave, err := g.wait(t.Context(), "the reload by SIGHUP")
+			if err == nil {
+				leave()
+			}
+			waited <- err
+		}()
+		synctest.Wait()
+		g.open()
+		if err := <-waited; err != nil {
+			t.Error(err)
+		}
+		if err := g.close(time.Hour); err != nil {
+			t.Error(err)
+		}
+		go func() { closed <- g.close(time.Hour) }()
+		synctest.Wait()
+		g.open()
+		if err := <-closed; err != nil || time.Since(began) != 0 {
+			t.Errorf("one handover after another: %v, after %v", err, time.Since(began))
 		}
 	})
 }

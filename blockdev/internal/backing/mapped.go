@@ -58,7 +58,7 @@ func (m *mapped) mapStore(fd int, size, page int64, readOnly bool) (err error) {
 		if n := exact + room; n < exact || n != int64(int(n)) {
 			continue
 		}
-		if m.mem, err = unix.Mmap(fd, 0, int(exact+room), prot, unix.MAP_SHARED|unix.MAP_NORESERVE); err == nil {
+		if m.mem, err = m.sys.mmap(fd, 0, int(exact+room), prot, unix.MAP_SHARED|unix.MAP_NORESERVE); err == nil {
 			reserved.put(m.room - room)
 			m.room = room
 			return nil

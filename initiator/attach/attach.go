@@ -110,7 +110,8 @@ type Attachment struct {
 	nbd       atomic.Int32  // /dev/nbdN: nbdServed, nbdEnding or nbdGone
 	parted    chan struct{} // full: it is gone
 	giving    giving
-	still     carrier // the volume whose session rests; nil: it does not
+	takenBack atomic.Bool // the kernel's device is
+	still     carrier     // the volume whose session rests; nil: it does not
 }
 
 func newAttachment(opt Options) *Attachment {
@@ -293,7 +294,7 @@ func (a *Attachment) listen(record string) (err error) {
 // makeServer makes the NBD server of the volume.
 func (a *Attachment) makeServer() (err error) {
 	a.protected = a.lun.Info().ReadOnly
-	a.export = &nbd.Export{Name: a.opt.Export, Description: a.opt.Describe, ReadOnly: a.opt.ReadOnly, LUN: a.lun}
+	a.export = &nbd.Export{Name: a.opt.Export, Description: a.opt.Describe, ReadOnly: a.opt.ReadOnly, LUN: exported{a.lun, a}}
 	a.srv, err = nbd.NewServer(nbd.Config{
 		Exports: []*nbd.Export{a.export}, OnError: a.opt.OnError, MaxConns: nbd.DefaultMaxConns + a.opt.Connections, OnDisconnect: a.disconnected,
 	})

@@ -192,7 +192,7 @@ func (t *taking) begin(ctx context.Context, path string) (err error) {
 	if kindOf(r.Device) == deviceUblk {
 		<-t.vol.gone // the driver gives the device to nobody before
 		size := a.lun.Info().Size
-		d, err := drivers.recovery(ctx, r.Device, a.lun, a.client, false) // parseState has compared that
+		d, err := drivers.recovery(ctx, r.Device, exported{a.lun, a}, a.client, false) // parseState has compared that
 		if err != nil {
 			_ = t.ln.Close()
 			return err

@@ -71,10 +71,10 @@ func (a *Attachment) makeUblk(ctx context.Context, index int) error {
 		if wanted := fmt.Sprintf("%s%d", deviceUblk, index); index >= 0 && wanted != left {
 			return fmt.Errorf("--device %s: the volume is behind %s, whose process was killed: attach that, or end it with --detach", wanted, left)
 		}
-		d, err = drivers.recovery(ctx, left, a.lun, a.client, a.opt.ReadOnly)
+		d, err = drivers.recovery(ctx, left, exported{a.lun, a}, a.client, a.opt.ReadOnly)
 	} else {
 		d, err = ublk.Add(ublk.Config{
-			Index: index, LUN: a.lun, Client: a.client, ReadOnly: a.opt.ReadOnly, Queues: max(a.opt.Connections, 1),
+			Index: index, LUN: exported{a.lun, a}, Client: a.client, ReadOnly: a.opt.ReadOnly, Queues: max(a.opt.Connections, 1),
 			Depth: cmp.Or(a.opt.Depth, ublk.DefaultDepth), Mark: mark, Recover: a.opt.Recover,
 		})
 	}

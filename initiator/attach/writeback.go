@@ -19,6 +19,7 @@ func (a *Attachment) writeBack(path string, sync func(string) error) error {
 	if a.unwritten() {
 		return nil
 	}
+	a.takenBack.Store(true)
 	done := make(chan error, 1)
 	go func() { done <- sync(path) }()
 	limit := time.NewTimer(max(a.opt.FinishTimeout, time.Second))

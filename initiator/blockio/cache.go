@@ -370,7 +370,18 @@ func (c *Cache) elsewhere(e *Epoch) bool {
 func (c *Cache) Clean() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	return c.clean()
+}
+
+func (c *Cache) clean() bool {
 	return !c.missed.any && c.told.Load() == c.losses && !c.elsewhere(nil)
+}
+
+// Spares reports whether that is so of a flush of f, who may be nil.
+func (c *Cache) Spares(f *Flusher) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.clean() && (f == nil || f.told.Load() == c.losses)
 }
 
 // Strand enters as lost what epochs other than those given hold: no path leads to their

@@ -193,3 +193,30 @@ func TestUsersEnd(t *testing.T) {
 		t.Errorf("%d users, %+v", len(c.users), c.missed)
 	}
 }
+
+// A user who has not been told of a loss is spared no flush, though everybody else has been.
+func TestSpares(t *testing.T) {
+	var c Cache
+	e := c.Enter([16]byte{1})
+	told, untold := c.NewFlusher(), c.NewFlusher()
+	spared := func(want ...bool) {
+		t.Helper()
+		for i, f := range []*Flusher{nil, told, untold} {
+			if c.Spares(f) != want[i] {
+				t.Errorf("user %d: %v", i, !want[i])
+			}
+		}
+	}
+	spared(true, true, true)
+	e.Wrote(untold)
+	spared(false, false, false)
+	e.Lost()
+	spared(false, false, false)
+	for _, f := range []*Flusher{told, untold} {
+		b := e.Begin(f)
+		if err := b.End(true); !errors.Is(err, ErrCacheLost) {
+			t.Error(err)
+		}
+		spared(true, true, f == untold)
+	}
+}

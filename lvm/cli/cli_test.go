@@ -10,7 +10,6 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,6 +22,7 @@ import (
 	"softiser/blockdev/open"
 	"softiser/internal/await"
 	"softiser/internal/durable"
+	"softiser/internal/namelock"
 	"softiser/internal/objects"
 	"softiser/lvm"
 	"softiser/lvm/snap"
@@ -960,10 +960,8 @@ func TestRenamedWhileOpened(t *testing.T) {
 			}
 			opened <- err
 		}()
-		stacks := make([]byte, 1<<20)
 		await.True(t, "the other one waits for the change", func() bool {
-			all := string(stacks[:runtime.Stack(stacks, true)])
-			return strings.Contains(all, "softiser/internal/namelock.") && strings.Contains(all, "lvm.(*Manager).Open(") || strings.Contains(all, "lvm.(*Group).Metadata(")
+			return await.Within((*namelock.Turns[string]).BeginWithin, (*lvm.Group).Metadata) > 0
 		})
 	}
 	s.says("successfully renamed", "vgrename", "vg0", "vg1")

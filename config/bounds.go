@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"net"
+	"strings"
 	"time"
 )
 
@@ -34,6 +35,18 @@ func (c *Config) checkWritten(r *report) {
 	}
 	for i, g := range c.HA.Groups {
 		zero(g.Grace == 0, fmt.Sprintf("ha.groups[%d].grace", i), "0s leaves commands no time; leave it out for 2s, or say 1ms to give up what is under way")
+	}
+}
+
+func checkRange(r *report, key string, n, low, high int) {
+	if n < low || n > high {
+		r.add(key, "%d is not between %d and %d", n, low, high)
+	}
+}
+
+func checkSize(r *report, key string, n, low, high Size) {
+	if n < low || n > high {
+		r.add(key, "%s is not between %s and %s", n, low, high)
 	}
 }
 
@@ -92,7 +105,7 @@ func checkTold(r *report, key, addr string) {
 	host, port, _ := net.SplitHostPort(addr)
 	if ip := net.ParseIP(host); host == "" || ip != nil && (ip.IsUnspecified() || ip.IsMulticast()) {
 		r.add(key, "%q is no address of one interface, and initiators are to connect to it; name one that they reach, such as 192.0.2.1:3260", addr)
-	} else if canonical(addr) == canonical(net.JoinHostPort(host, "0")) {
+	} else if strings.Trim(port, "0") == "" {
 		r.add(key, "%q: initiators cannot connect to port %s; name the one that they reach, such as 3260", addr, port)
 	}
 }

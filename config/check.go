@@ -542,17 +542,5 @@ func oneOf(r *report, key, value string, allowed ...string) {
 	}
 }
 
-func checkRange(r *report, key string, n, low, high int) {
-	if n < low || n > high {
-		r.add(key, "%d is not between %d and %d", n, low, high)
-	}
-}
-
 // maxSocketPath is what sockaddr_un has room for, less the zero at the end.
 const maxSocketPath = 107
-
-func checkSize(r *report, key string, n, low, high Size) {
-	if n < low || n > high {
-		r.add(key, "%s is not between %s and %s", n, low, high)
-	}
-}

@@ -200,8 +200,6 @@ func TestReloadOneLUNPerVolume(t *testing.T) {
 	}
 }
 
-// A removal that commands outlast has not happened: the next reload goes on with it,
-// whether the file still wants it or not.
 // A volume that loses all its places and comes back elsewhere is opened as the file has it now: that its path cannot
 // change would not be true.
 func TestReloadOpensAnew(t *testing.T) {
@@ -232,6 +230,8 @@ logging: {level: error}
 	}
 }
 
+// A removal that commands outlast has not happened: the next reload goes on with it,
+// whether the file still wants it or not.
 func TestReloadTriesAgain(t *testing.T) {
 	const slow = "  - {name: slow, type: memory, size: 1MiB, fault: {read_delay: 8s}}\ntargets:\n" // for all that is done meanwhile
 	base := strings.Replace(reloadBase, "level: error", "level: warn", 1)

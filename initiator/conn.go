@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"softiser/internal/fsm"
 	"softiser/internal/iscsi"
 )
 
@@ -39,14 +40,14 @@ var connNames = [...]string{"login", "entered", "flowing", "leaving", "doomed", 
 func (s connState) String() string { return connNames[s] }
 
 // nextConn is the drawing of connState.
-var nextConn = after([][]connState{
+var nextConn = fsm.Of([][]connState{
 	connLogin:   {connEntered, connDead},
 	connEntered: {connFlowing, connDoomed, connDead},
 	connFlowing: {connLeaving, connDoomed, connDead},
 	connLeaving: {connDoomed, connDead},
 	connDoomed:  {connDead},
 	connDead:    {},
-}...)
+})
 
 // conn is one connection of a session and the upper end of its datamover. In
 // full feature phase everything but the fields above s belongs to s.mu.
@@ -77,8 +78,8 @@ type conn struct {
 
 // setState is the only place where the state changes. The caller holds s.mu, or is the login.
 func (c *conn) setState(to connState) {
-	if !nextConn.legal(c.state, to) {
-		c.s.illegal("connection", c.state, to)
+	if c.state != to && !nextConn.Has(c.state, to) {
+		c.s.illegal("a connection", c.state, to)
 		return
 	}
 	c.state = to
@@ -107,8 +108,7 @@ func (c *conn) violation(format string, args ...any) {
 // illegal takes a transition that its table does not have: a mistake of ours, which ends
 // the connection, so that recovery begins anew. The caller holds s.mu.
 func (s *Session) illegal(what string, from, to fmt.Stringer) {
-	err := fmt.Errorf("initiator: internal error: a %s cannot go from %v to %v", what, from, to)
-	badTransition(err)
+	err := fsm.Illegal("initiator", what, from, to)
 	if c := s.conn; c != nil {
 		c.doom(err)
 	}

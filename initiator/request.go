@@ -2,6 +2,7 @@ package initiator
 
 import (
 	"softiser/initiator/blockio"
+	"softiser/internal/fsm"
 	"softiser/internal/list"
 )
 
@@ -74,17 +75,17 @@ const (
 
 // nextRequest is the drawing of reqState. A request that cannot be started at all, or is
 // given up, ends where it is.
-var nextRequest = after([][]reqState{
+var nextRequest = fsm.Of([][]reqState{
 	reqIdle:    {reqQueued},
 	reqQueued:  {reqRunning, reqIdle},
 	reqRunning: {reqQueued, reqIdle},
-}...)
+})
 
 // setState is the only place where the state of a request changes after Submit; false says
 // that nothing has, because the table does not have it. The caller holds s.mu.
 func (r *request) setState(s *Session, to reqState) bool {
-	if !nextRequest.legal(r.state, to) {
-		s.illegal("request", r.state, to)
+	if r.state != to && !nextRequest.Has(r.state, to) {
+		s.illegal("a request", r.state, to)
 		return false
 	}
 	r.state = to

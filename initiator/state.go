@@ -1,6 +1,10 @@
 package initiator
 
-import "fmt"
+import (
+	"fmt"
+
+	"softiser/internal/fsm"
+)
 
 // State is where a session is in its life.
 //
@@ -39,7 +43,7 @@ func (s State) String() string {
 }
 
 // nextSession is the drawing of State.
-var nextSession = after([][]State{
+var nextSession = fsm.Of([][]State{
 	StateConnecting: {StateActive, StateFailed, StateClosed},
 	StateActive:     {StateRecovering, StateClosing, StateFailed},
 	StateRecovering: {StateActive, StateClosing, StateFailed, StateDown},
@@ -47,12 +51,12 @@ var nextSession = after([][]State{
 	StateClosed:     {},
 	StateFailed:     {StateClosed},
 	StateDown:       {StateActive, StateClosing},
-}...)
+})
 
 // setState is the only place where the state changes. The caller holds s.mu.
 func (s *Session) setState(to State) {
-	if !nextSession.legal(s.state, to) {
-		s.illegal("session", s.state, to)
+	if s.state != to && !nextSession.Has(s.state, to) {
+		s.illegal("a session", s.state, to)
 		return
 	}
 	s.state = to

@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"softiser/internal/fsm"
 )
 
-func init() { badTransition = func(err error) { panic(err) } }
+func init() { fsm.OnIllegal = func(err error) { panic(err) } }
 
 // The tables are the drawings above the states.
 func TestStates(t *testing.T) {
@@ -38,11 +40,11 @@ func TestStates(t *testing.T) {
 func checkMoves[S interface {
 	~uint8
 	fmt.Stringer
-}](t *testing.T, m moves[S], legal map[[2]S]bool) {
+}](t *testing.T, m fsm.Table[S], legal map[[2]S]bool) {
 	t.Helper()
 	for from := range S(len(m)) {
 		for to := range S(len(m)) {
-			if got := m.legal(from, to); got != (from == to || legal[[2]S{from, to}]) {
+			if got := m.Has(from, to); got != legal[[2]S{from, to}] {
 				t.Errorf("%T: %v to %v: %v", from, from, to, got)
 			}
 		}
@@ -52,8 +54,8 @@ func checkMoves[S interface {
 // Outside of tests a transition that the table does not have ends the connection, and
 // changes nothing; the session recovers.
 func TestIllegalTransition(t *testing.T) {
-	told := badTransition
-	t.Cleanup(func() { badTransition = told })
+	told := fsm.OnIllegal
+	t.Cleanup(func() { fsm.OnIllegal = told })
 	for _, c := range []struct {
 		name string
 		do   func(s *Session)
@@ -69,13 +71,13 @@ func TestIllegalTransition(t *testing.T) {
 			bubble(t, func(t *testing.T, ft *fakeTarget) {
 				l := dialLUN(t, ft.config())
 				var got []string
-				badTransition = func(err error) { got = append(got, err.Error()) }
+				fsm.OnIllegal = func(err error) { got = append(got, err.Error()) }
 				s := l.Sessions()[0]
 				s.mu.Lock()
 				c.do(s)
 				state := s.state
 				s.unlock()
-				badTransition = told
+				fsm.OnIllegal = told
 				if len(got) != 1 || !strings.Contains(got[0], "internal error") || !strings.HasSuffix(got[0], c.want) || state != StateActive {
 					t.Errorf("%q, the session is %v", got, state)
 				}

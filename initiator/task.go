@@ -1,6 +1,7 @@
 package initiator
 
 import (
+	"softiser/internal/fsm"
 	"softiser/internal/iscsi"
 	"softiser/internal/spc"
 )
@@ -30,19 +31,19 @@ func (t taskState) String() string {
 
 // nextTask is the drawing of taskState. Losing the connection makes anew the list of those
 // that are sent again.
-var nextTask = after([][]taskState{
+var nextTask = fsm.Of([][]taskState{
 	taskFree:     {taskSent},
 	taskSent:     {taskFree, taskAborting, taskDelayed, taskResend},
 	taskAborting: {taskFree},
 	taskDelayed:  {taskFree, taskResend},
 	taskResend:   {taskFree, taskSent},
-}...)
+})
 
 // setState is the only place where a slot's state changes; false says that nothing has,
 // because the table does not have it.
 func (t *task) setState(to taskState) bool {
-	if !nextTask.legal(t.state, to) {
-		t.sess.illegal("command slot", t.state, to)
+	if t.state != to && !nextTask.Has(t.state, to) {
+		t.sess.illegal("a command slot", t.state, to)
 		return false
 	}
 	t.state = to
@@ -178,7 +179,7 @@ func (tb *table) renew(t *task) { t.gen++ }
 // put frees a slot and drops what it referred to.
 func (tb *table) put(t *task) {
 	if t.state == taskFree {
-		t.sess.illegal("command slot", taskFree, taskFree) // it would be in the list twice
+		t.sess.illegal("a command slot", taskFree, taskFree) // it would be in the list twice
 		return
 	}
 	if t.state == taskAborting || t.kind != kindCommand {

@@ -4,7 +4,7 @@ import (
 	"context"
 	"net/netip"
 
-	"softiser/rdma/internal/verbs"
+	"softiser/internal/fsm"
 )
 
 // SetMSN makes the next messages of every queue carry the number sn, and expects
@@ -12,7 +12,7 @@ import (
 func SetMSN(qp *QP, sn uint32) { qp.engine().StartMSN(sn) }
 
 // In tests a transition that the table of states does not have is a panic.
-func init() { verbs.BadTransition = func(err error) { panic(err) } }
+func init() { fsm.OnIllegal = func(err error) { panic(err) } }
 
 // DialOneOf is Dial of a device of RoCE to a host that has these addresses.
 func DialOneOf(ctx context.Context, all []netip.AddrPort, qp *QP, p *ConnParams) error {

@@ -12,6 +12,7 @@ import (
 	"softiser/initiator/blockio"
 	"softiser/initiator/internal/inorder"
 	"softiser/initiator/internal/redial"
+	"softiser/internal/fsm"
 	"softiser/internal/nvme"
 )
 
@@ -42,15 +43,15 @@ func (s State) String() string {
 	return fmt.Sprintf("State(%d)", uint8(s))
 }
 
-// nextStates is the drawing as a table, a bit for each state that may follow.
-var nextStates = [...]uint8{
-	StateConnecting:   1<<StateLive | 1<<StateClosed,
-	StateLive:         1<<StateReconnecting | 1<<StateFailed | 1<<StateClosed,
-	StateReconnecting: 1<<StateLive | 1<<StateDown | 1<<StateFailed | 1<<StateClosed,
-	StateDown:         1<<StateLive | 1<<StateFailed | 1<<StateClosed,
-	StateFailed:       1 << StateClosed,
-	StateClosed:       0,
-}
+// nextStates is the drawing as a table.
+var nextStates = fsm.Of([][]State{
+	StateConnecting:   {StateLive, StateClosed},
+	StateLive:         {StateReconnecting, StateFailed, StateClosed},
+	StateReconnecting: {StateLive, StateDown, StateFailed, StateClosed},
+	StateDown:         {StateLive, StateFailed, StateClosed},
+	StateFailed:       {StateClosed},
+	StateClosed:       {},
+})
 
 // Association is what a host has with one controller: an admin queue and I/O queues. It
 // survives the loss of its connections by making a new one with another controller of the
@@ -175,7 +176,7 @@ func (a *Association) hangUp(reason error) {
 
 // toLocked is the only writer of state.
 func (a *Association) toLocked(s State) bool {
-	if nextStates[a.state]&(1<<s) == 0 {
+	if !nextStates.Has(a.state, s) {
 		return false
 	}
 	a.state = s

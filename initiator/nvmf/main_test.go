@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"softiser/blockdev"
+	"softiser/internal/fsm"
 	"softiser/internal/leaktest"
 )
 
@@ -11,4 +12,4 @@ func TestMain(m *testing.M) {
 	leaktest.Main(m, leaktest.Pool("pool memory", blockdev.DefaultPool().Out))
 }
 
-func init() { badTransition = func(err error) { panic(err) } }
+func init() { fsm.OnIllegal = func(err error) { panic(err) } }

@@ -1,6 +1,6 @@
 package nvmf
 
-import "fmt"
+import "softiser/internal/fsm"
 
 // Requests and commands change their states in moveRequest and moveCommand alone, which go
 // by the drawings as tables; that of an association is at its type. Queue.mu is held.
@@ -36,45 +36,41 @@ const (
 	cmdResend
 )
 
-// nextRequest and nextCommand are the drawings, a bit for each state that may follow.
+// nextRequest and nextCommand are the drawings as tables.
 var (
-	nextRequest = [...]uint8{
-		reqIdle:    1 << reqQueued,
-		reqQueued:  1<<reqRunning | 1<<reqIdle,
-		reqRunning: 1<<reqIdle | 1<<reqQueued,
-	}
-	nextCommand = [...]uint8{
-		cmdFree:    1 << cmdSent,
-		cmdSent:    1<<cmdFree | 1<<cmdDelayed | 1<<cmdResend,
-		cmdDelayed: 1<<cmdFree | 1<<cmdResend,
-		cmdResend:  1<<cmdFree | 1<<cmdSent,
-	}
+	nextRequest = fsm.Of([][]reqState{
+		reqIdle:    {reqQueued},
+		reqQueued:  {reqRunning, reqIdle},
+		reqRunning: {reqIdle, reqQueued},
+	})
+	nextCommand = fsm.Of([][]cmdState{
+		cmdFree:    {cmdSent},
+		cmdSent:    {cmdFree, cmdDelayed, cmdResend},
+		cmdDelayed: {cmdFree, cmdResend},
+		cmdResend:  {cmdFree, cmdSent},
+	})
 )
-
-// badTransition is told of a transition that a table does not have. Tests make it panic.
-var badTransition = func(error) {}
 
 // moveRequest is the only writer of a request's state; to stay is no transition.
 func (q *queue) moveRequest(r *request, s reqState) {
-	if r.state != s && nextRequest[r.state]>>s&1 == 0 {
-		q.impossible("request", uint8(r.state), uint8(s))
+	if r.state != s && !nextRequest.Has(r.state, s) {
+		q.impossible("a request", r.state, s)
 	}
 	r.state = s
 }
 
 // moveCommand is the only writer of a command's state; to stay is no transition.
 func (q *queue) moveCommand(c *command, s cmdState) {
-	if c.state != s && nextCommand[c.state]>>s&1 == 0 {
-		q.impossible("command", uint8(c.state), uint8(s))
+	if c.state != s && !nextCommand.Has(c.state, s) {
+		q.impossible("a command", c.state, s)
 	}
 	c.state = s
 }
 
 // impossible notes a transition that the table does not have, which is a mistake of ours.
 // The connection ends, and what was on its way is begun anew or fails, as after a loss.
-func (q *queue) impossible(what string, from, to uint8) {
-	err := fmt.Errorf("nvmf: internal error: a %s cannot go from state %d to %d", what, from, to)
-	badTransition(err)
+func (q *queue) impossible(what string, from, to any) {
+	err := fsm.Illegal("nvmf", what, from, to)
 	if tr := q.tr; tr != nil {
 		go tr.Terminate(err)
 	}

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"softiser/internal/fsm"
 	"softiser/internal/nvme"
 )
 
@@ -17,10 +18,10 @@ func (t terminated) Terminate(reason error) { t.why <- reason }
 
 // A transition that a table does not have is told, and all others are not.
 func TestImpossibleTransitions(t *testing.T) {
-	told := badTransition
-	defer func() { badTransition = told }()
+	told := fsm.OnIllegal
+	defer func() { fsm.OnIllegal = told }()
 	n := 0
-	badTransition = func(error) { n++ }
+	fsm.OnIllegal = func(error) { n++ }
 	q := new(queue)
 	for from := reqIdle; from <= reqRunning; from++ {
 		for to := reqIdle; to <= reqRunning; to++ {

@@ -2,7 +2,8 @@ package iscsi
 
 import (
 	"fmt"
-	"slices"
+
+	"softiser/internal/fsm"
 )
 
 // ConnState is the state of a datamover's connection:
@@ -23,15 +24,15 @@ const (
 )
 
 // nextConn is the drawing as a table.
-var nextConn = [...][]ConnState{
+var nextConn = fsm.Of([][]ConnState{
 	ConnLogin:   {ConnFull, ConnClosing, ConnDead},
 	ConnFull:    {ConnClosing, ConnDead},
 	ConnClosing: {ConnDead},
 	ConnDead:    {},
-}
+})
 
 // MayBecome reports whether the table has the transition; to stay is none.
-func (s ConnState) MayBecome(to ConnState) bool { return s == to || slices.Contains(nextConn[s], to) }
+func (s ConnState) MayBecome(to ConnState) bool { return s == to || nextConn.Has(s, to) }
 
 var connNames = [...]string{"login", "full feature", "closing", "dead"}
 

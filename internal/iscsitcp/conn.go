@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"softiser/internal/fsm"
 	"softiser/internal/iscsi"
 	"softiser/internal/pdustream"
 	"softiser/internal/sockio"
@@ -207,17 +208,11 @@ func (c *Conn) Terminate(reason error) {
 	}
 }
 
-// badTransition is told of a transition that a table of states does not have. Tests make
-// it panic.
-var badTransition = func(error) {}
-
 // setState is the only writer of c.st. A transition that the table does not have is a
 // mistake of ours; it ends the connection. The caller holds c.mu.
 func (c *Conn) setState(to iscsi.ConnState) {
 	if !c.st.MayBecome(to) {
-		err := fmt.Errorf("iscsitcp: internal error: a connection cannot go from %v to %v", c.st, to)
-		badTransition(err)
-		c.failLocked(err)
+		c.failLocked(fsm.Illegal("iscsitcp", "a connection", c.st, to))
 		return
 	}
 	c.st = to

@@ -5,16 +5,17 @@ import (
 	"strings"
 	"testing"
 
+	"softiser/internal/fsm"
 	"softiser/internal/iscsi"
 )
 
 // A transition that the table does not have is told of, and outside of tests it ends the
 // connection.
 func TestIllegalTransition(t *testing.T) {
-	panics := badTransition
-	defer func() { badTransition = panics }()
+	panics := fsm.OnIllegal
+	defer func() { fsm.OnIllegal = panics }()
 	var told error
-	badTransition = func(err error) { told = err }
+	fsm.OnIllegal = func(err error) { told = err }
 	r := newPeer(t, iscsi.RoleTarget, nil)
 	r.c.mu.Lock()
 	r.c.setState(iscsi.ConnLogin)

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"softiser/internal/fsm"
 	"softiser/internal/iscsi"
 	"softiser/internal/rdmamsg"
 	"softiser/rdma"
@@ -235,17 +236,11 @@ func (c *owner) Sent(cost int) { c.unread.sent(cost) }
 // Fail implements rdmamsg.Owner.
 func (c *owner) Fail(err error) { (*Conn)(c).failLocked(fmt.Errorf("iser: %w", err)) }
 
-// badTransition is told of a transition that a table of states does not have. Tests make
-// it panic.
-var badTransition = func(error) {}
-
 // setState is the only writer of c.st. A transition that the table does not have is a
 // mistake of ours; it ends the connection. The caller holds c.mu.
 func (c *Conn) setState(to iscsi.ConnState) {
 	if !c.st.MayBecome(to) {
-		err := fmt.Errorf("iser: internal error: a connection cannot go from %v to %v", c.st, to)
-		badTransition(err)
-		c.failLocked(err)
+		c.failLocked(fsm.Illegal("iser", "a connection", c.st, to))
 		return
 	}
 	c.st = to

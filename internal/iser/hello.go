@@ -2,8 +2,8 @@ package iser
 
 import (
 	"fmt"
-	"slices"
 
+	"softiser/internal/fsm"
 	"softiser/internal/iscsi"
 	"softiser/internal/rdmamsg"
 )
@@ -21,11 +21,11 @@ const (
 
 // nextHello is the drawing as a table. Done without having waited is a Hello that the
 // target answers though it was not agreed on.
-var nextHello = [...][]helloState{
+var nextHello = fsm.Of([][]helloState{
 	helloNone: {helloWait, helloDone},
 	helloWait: {helloDone},
 	helloDone: {},
-}
+})
 
 var helloNames = [...]string{"none", "waiting", "done"}
 
@@ -41,10 +41,8 @@ type exchange struct {
 
 // set is the only writer of the state.
 func (x *exchange) set(to helloState) error {
-	if !slices.Contains(nextHello[x.state], to) {
-		err := fmt.Errorf("iser: internal error: the Hello exchange cannot go from %v to %v", x.state, to)
-		badTransition(err)
-		return err
+	if !nextHello.Has(x.state, to) {
+		return fsm.Illegal("iser", "the Hello exchange", x.state, to)
 	}
 	x.state = to
 	// Nothing of the initiator overtakes the exchange.

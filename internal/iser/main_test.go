@@ -3,10 +3,11 @@ package iser
 import (
 	"testing"
 
+	"softiser/internal/fsm"
 	"softiser/internal/leaktest"
 )
 
 func TestMain(m *testing.M) {
-	badTransition = func(err error) { panic(err) }
+	fsm.OnIllegal = func(err error) { panic(err) }
 	leaktest.Main(m)
 }

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"softiser/internal/fsm"
 	"softiser/internal/iscsi"
 	"softiser/internal/rdmamsg"
 )
@@ -11,10 +12,10 @@ import (
 // A transition that a table does not have is told of, and outside of tests it ends the
 // connection and nothing else.
 func TestIllegalTransition(t *testing.T) {
-	panics := badTransition
-	defer func() { badTransition = panics }()
+	panics := fsm.OnIllegal
+	defer func() { fsm.OnIllegal = panics }()
 	var told error
-	badTransition = func(err error) { told = err }
+	fsm.OnIllegal = func(err error) { told = err }
 	d := device(t)
 	i, g := connect(t, d, d, ConnConfig{}, ConnConfig{})
 	up := watched{ended: make(chan error, 1)}
@@ -79,10 +80,10 @@ func TestStates(t *testing.T) {
 			t.Errorf("%v: %v, held %v after the exchange", c.role, err, pump.Hold)
 		}
 	}
-	for from, next := range nextPhases {
-		for _, to := range next {
-			if int(to) <= from {
-				t.Errorf("%v to %v", phase(from), to)
+	for from := phaseStream; from <= phaseDead; from++ {
+		for to := phaseStream; to <= from; to++ {
+			if nextPhases.Has(from, to) {
+				t.Errorf("%v to %v", from, to)
 			}
 		}
 	}

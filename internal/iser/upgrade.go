@@ -3,11 +3,10 @@ package iser
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
-	"slices"
 	"sync"
 
+	"softiser/internal/fsm"
 	"softiser/internal/iscsi"
 	"softiser/internal/iscsitcp"
 )
@@ -57,19 +56,17 @@ var phaseNames = [...]string{"stream", "switching", "RDMA", "dead"}
 func (p phase) String() string { return phaseNames[p] }
 
 // nextPhases is the drawing as a table.
-var nextPhases = [...][]phase{
+var nextPhases = fsm.Of([][]phase{
 	phaseStream: {phaseSwitch},
 	phaseSwitch: {phaseRDMA, phaseDead},
 	phaseRDMA:   {},
 	phaseDead:   {},
-}
+})
 
 // setPhase is the only writer of u.phase. The caller holds u.mu.
 func (u *Upgraded) setPhase(to phase) {
-	if !slices.Contains(nextPhases[u.phase], to) {
-		err := fmt.Errorf("iser: internal error: a connection cannot go from %v to %v", u.phase, to)
-		badTransition(err)
-		u.tcp.Terminate(err)
+	if !nextPhases.Has(u.phase, to) {
+		u.tcp.Terminate(fsm.Illegal("iser", "a connection", u.phase, to))
 		return
 	}
 	u.phase = to

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"softiser/internal/fsm"
 	"softiser/internal/pdustream"
 	"softiser/internal/sockio"
 )
@@ -109,13 +110,13 @@ var stateNames = [...]string{"initialisation", "ready", "closing", "dead"}
 // String names the state.
 func (s state) String() string { return stateNames[s] }
 
-// nextStates is the drawing as a table, a bit for each state that may follow.
-var nextStates = [...]uint8{
-	stateInit:    1<<stateReady | 1<<stateClosing | 1<<stateDead,
-	stateReady:   1<<stateClosing | 1<<stateDead,
-	stateClosing: 1 << stateDead,
-	stateDead:    0,
-}
+// nextStates is the drawing as a table.
+var nextStates = fsm.Of([][]state{
+	stateInit:    {stateReady, stateClosing, stateDead},
+	stateReady:   {stateClosing, stateDead},
+	stateClosing: {stateDead},
+	stateDead:    {},
+})
 
 // begin starts the receive goroutine.
 func (c *conn) begin() {
@@ -167,7 +168,7 @@ func (c *conn) Backlog() (waiting bool, sent uint64) {
 // toLocked is the only writer of st. A transition that the table does not have
 // would be a mistake of ours; the later state stays.
 func (c *conn) toLocked(s state) bool {
-	if nextStates[c.st]&(1<<s) == 0 {
+	if !nextStates.Has(c.st, s) {
 		return false
 	}
 	c.st = s

@@ -2,11 +2,11 @@ package thin
 
 import (
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
 	"softiser/blockdev"
+	"softiser/internal/fsm"
 )
 
 // poolState is what a pool can do.
@@ -27,15 +27,11 @@ const (
 func (s poolState) String() string { return [...]string{"working", "full", "failed"}[s] }
 
 // nextPool says which states may follow each.
-var nextPool = [][]poolState{
+var nextPool = fsm.Of([][]poolState{
 	poolWorking: {poolFull, poolFailed},
 	poolFull:    {poolWorking, poolFailed},
-	poolFailed:  nil,
-}
-
-// badTransition is told of a transition that the table does not have, which is a mistake
-// of ours. Tests make it panic.
-var badTransition = func(error) {}
+	poolFailed:  {},
+})
 
 // condition is the state of a pool, and what waits for a better one: dm-thin's "out of data
 // space" mode. The pool's mu guards it.
@@ -51,9 +47,8 @@ type condition struct {
 // enter is the only place where a pool changes its state. One that would go where it
 // cannot fails: nobody knows any more what its metadata is.
 func (c *condition) enter(to poolState) {
-	if !slices.Contains(nextPool[c.state], to) {
-		err := fmt.Errorf("internal error: a thin pool cannot go from %v to %v", c.state, to)
-		badTransition(err)
+	if !nextPool.Has(c.state, to) {
+		err := fsm.Illegal("thin", "a pool", c.state, to)
 		c.alarms.say("%v", err)
 		if c.failed == nil {
 			c.failed = err

@@ -7,9 +7,10 @@ import (
 	"time"
 
 	"softiser/blockdev"
+	"softiser/internal/fsm"
 )
 
-func init() { badTransition = func(err error) { panic(err) } }
+func init() { fsm.OnIllegal = func(err error) { panic(err) } }
 
 // TestPoolStates: a pool goes where its drawing says, keeps the first cause of its
 // failure, and one that would go elsewhere takes no changes any more.
@@ -62,10 +63,10 @@ func TestPoolStates(t *testing.T) {
 		}
 		is(poolFailed)
 	})
-	told := badTransition
-	t.Cleanup(func() { badTransition = told })
+	told := fsm.OnIllegal
+	t.Cleanup(func() { fsm.OnIllegal = told })
 	n := 0
-	badTransition = func(error) { n++ }
+	fsm.OnIllegal = func(error) { n++ }
 	p, d, _, _ := hookPool(t, 2, nil)
 	p.mu.Lock()
 	p.cond.enter(poolWorking)

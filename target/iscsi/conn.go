@@ -9,6 +9,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"softiser/internal/fsm"
 	"softiser/internal/iscsi"
 	"softiser/target/portal"
 )
@@ -32,13 +33,13 @@ const (
 )
 
 // nextConn is the drawing as a table.
-var nextConn = moves[connState]{
-	connLogin:     to(connFull, connLoggedOut, connClosing, connClosed),
-	connFull:      to(connLoggedOut, connClosing, connClosed),
-	connLoggedOut: to(connClosing, connClosed),
-	connClosing:   to(connClosed),
-	connClosed:    0,
-}
+var nextConn = fsm.Of([][]connState{
+	connLogin:     {connFull, connLoggedOut, connClosing, connClosed},
+	connFull:      {connLoggedOut, connClosing, connClosed},
+	connLoggedOut: {connClosing, connClosed},
+	connClosing:   {connClosed},
+	connClosed:    {},
+})
 
 func (s connState) String() string {
 	return [...]string{"login", "full feature", "logged out", "closing", "closed"}[s]
@@ -131,7 +132,7 @@ func (s *connStateVar) get() connState { return connState(s.v.Load()) }
 func (s *connStateVar) advance(to connState) bool {
 	for {
 		from := s.v.Load()
-		if !nextConn.legal(connState(from), to) {
+		if !nextConn.Has(connState(from), to) {
 			return false
 		}
 		if s.v.CompareAndSwap(from, uint32(to)) {

@@ -1,6 +1,10 @@
 package iscsi
 
-import "time"
+import (
+	"time"
+
+	"softiser/internal/fsm"
+)
 
 // cleanupState is where a connection is between its end and that of its tasks, at
 // error recovery level 2 (RFC 7143 §7.1.4.3, §8.2):
@@ -21,10 +25,10 @@ const (
 )
 
 // nextCleanup is the drawing as a table; the end of a lost connection is no state.
-var nextCleanup = moves[cleanupState]{
-	cleanupWait: to(recoverable),
-	recoverable: 0,
-}
+var nextCleanup = fsm.Of([][]cleanupState{
+	cleanupWait: {recoverable},
+	recoverable: {},
+})
 
 func (s cleanupState) String() string { return [...]string{"cleanup wait", "recoverable"}[s] }
 
@@ -41,8 +45,8 @@ type lostConn struct {
 // setStateLocked is the only place where a lost connection changes state. The caller
 // holds sess.mu.
 func (l *lostConn) setStateLocked(to cleanupState) {
-	if !nextCleanup.legal(l.state, to) {
-		l.c.sess.impossible("lost connection", l.state, to)
+	if !nextCleanup.Has(l.state, to) {
+		l.c.sess.impossible("a lost connection", l.state, to)
 		return
 	}
 	l.state = to

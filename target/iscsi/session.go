@@ -7,6 +7,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"softiser/internal/fsm"
 	"softiser/internal/iscsi"
 	"softiser/target/portal"
 	"softiser/target/scsi"
@@ -32,11 +33,11 @@ const (
 )
 
 // nextSession is the drawing as a table.
-var nextSession = moves[sessionState]{
-	sessionActive: to(sessionEnding),
-	sessionEnding: to(sessionEnded),
-	sessionEnded:  0,
-}
+var nextSession = fsm.Of([][]sessionState{
+	sessionActive: {sessionEnding},
+	sessionEnding: {sessionEnded},
+	sessionEnded:  {},
+})
 
 func (s sessionState) String() string {
 	return [...]string{"active", "ending", "ended"}[s]
@@ -119,8 +120,8 @@ func (s *session) overRDMA() bool {
 // setStateLocked is the only place where a session changes state. The caller holds
 // s.mu.
 func (s *session) setStateLocked(to sessionState) {
-	if !nextSession.legal(s.state, to) {
-		s.impossible("session", s.state, to)
+	if !nextSession.Has(s.state, to) {
+		s.impossible("a session", s.state, to)
 		return
 	}
 	s.state = to

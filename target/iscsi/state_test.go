@@ -5,9 +5,11 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"softiser/internal/fsm"
 )
 
-func init() { badTransition = func(err error) { panic(err) } }
+func init() { fsm.OnIllegal = func(err error) { panic(err) } }
 
 // The tables are the drawings above the states.
 func TestStates(t *testing.T) {
@@ -31,11 +33,11 @@ func TestStates(t *testing.T) {
 func checkMoves[S interface {
 	~uint8
 	fmt.Stringer
-}](t *testing.T, m moves[S], legal map[[2]S]bool) {
+}](t *testing.T, m fsm.Table[S], legal map[[2]S]bool) {
 	t.Helper()
 	for from := range S(len(m)) {
 		for to := range S(len(m)) {
-			if got := m.legal(from, to); got != legal[[2]S{from, to}] {
+			if got := m.Has(from, to); got != legal[[2]S{from, to}] {
 				t.Errorf("%T: %v to %v: %v", from, from, to, got)
 			}
 		}
@@ -45,10 +47,10 @@ func checkMoves[S interface {
 // Outside of tests a transition that the table does not have ends the session, and
 // changes nothing.
 func TestIllegalTransition(t *testing.T) {
-	told := badTransition
-	t.Cleanup(func() { badTransition = told })
+	told := fsm.OnIllegal
+	t.Cleanup(func() { fsm.OnIllegal = told })
 	var got []string
-	badTransition = func(err error) { got = append(got, err.Error()) }
+	fsm.OnIllegal = func(err error) { got = append(got, err.Error()) }
 	s := serve(t, nil)
 	for _, c := range []struct {
 		do   func(x *session)

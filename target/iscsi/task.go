@@ -4,6 +4,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"softiser/internal/fsm"
 	"softiser/internal/iscsi"
 	"softiser/target/scsi"
 )
@@ -28,13 +29,13 @@ const (
 )
 
 // nextTask is the drawing as a table.
-var nextTask = moves[taskState]{
-	taskFree:       to(taskCollecting, taskRunning),
-	taskCollecting: to(taskRunning, taskAborting),
-	taskRunning:    to(taskAborting, taskEnded),
-	taskAborting:   to(taskEnded),
-	taskEnded:      to(taskFree),
-}
+var nextTask = fsm.Of([][]taskState{
+	taskFree:       {taskCollecting, taskRunning},
+	taskCollecting: {taskRunning, taskAborting},
+	taskRunning:    {taskAborting, taskEnded},
+	taskAborting:   {taskEnded},
+	taskEnded:      {taskFree},
+})
 
 func (s taskState) String() string {
 	return [...]string{"free", "collecting", "running", "aborting", "ended"}[s]
@@ -95,8 +96,8 @@ func (k *task) has(f taskFlags) bool { return k.flags&f != 0 }
 // setStateLocked is the only place where a slot changes state. The caller holds
 // sess.mu.
 func (k *task) setStateLocked(to taskState) {
-	if !nextTask.legal(k.state, to) {
-		k.session().impossible("task", k.state, to)
+	if !nextTask.Has(k.state, to) {
+		k.session().impossible("a task", k.state, to)
 		return
 	}
 	k.state = to

@@ -3,9 +3,10 @@ package portal
 import (
 	"testing"
 
+	"softiser/internal/fsm"
 	"softiser/internal/leaktest"
 )
 
 func TestMain(m *testing.M) { leaktest.Main(m) }
 
-func init() { badTransition = func(err error) { panic(err) } }
+func init() { fsm.OnIllegal = func(err error) { panic(err) } }

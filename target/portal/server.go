@@ -9,6 +9,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"softiser/internal/fsm"
 	"softiser/rdma"
 )
 
@@ -33,25 +34,19 @@ const (
 	serverStopped
 )
 
-// nextServer is the drawing as a table, a bit for each state that may follow. A server that
-// has not listened may be shut down, too.
-var nextServer = [...]uint8{
-	serverNew:       1<<serverListening | 1<<serverDraining,
-	serverListening: 1 << serverDraining,
-	serverDraining:  1 << serverStopped,
-	serverStopped:   0,
-}
-
-// badTransition is told of a transition that the table does not have. Tests make it panic.
-var badTransition = func(error) {}
+// nextServer is the drawing as a table. A server that has not listened may be shut down, too.
+var nextServer = fsm.Of([][]serverState{
+	serverNew:       {serverListening, serverDraining},
+	serverListening: {serverDraining},
+	serverDraining:  {serverStopped},
+	serverStopped:   {},
+})
 
 // toLocked is the only writer of the state. A transition that the table does not have is a
 // mistake of ours, and is not made. The caller holds s.mu.
 func (s *Server) toLocked(to serverState) {
-	if nextServer[s.state]>>to&1 == 0 {
-		err := fmt.Errorf("target: internal error: a server cannot go from %v to %v", s.state, to)
-		badTransition(err)
-		s.log.Error("a state was not changed", zap.Error(err))
+	if !nextServer.Has(s.state, to) {
+		s.log.Error("a state was not changed", zap.Error(fsm.Illegal("target", "a server", s.state, to)))
 		return
 	}
 	s.state = to

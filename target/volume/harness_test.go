@@ -8,11 +8,12 @@ import (
 
 	"softiser/blockdev"
 	"softiser/blockdev/mem"
+	"softiser/internal/fsm"
 	"softiser/internal/leaktest"
 )
 
 func TestMain(m *testing.M) {
-	badTransition = func(err error) { panic(err) }
+	fsm.OnIllegal = func(err error) { panic(err) }
 	leaktest.Main(m)
 }
 

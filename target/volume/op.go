@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"softiser/internal/fsm"
 	"softiser/internal/list"
 )
 
@@ -124,31 +125,24 @@ func (s State) String() string {
 	return fmt.Sprintf("State(%d)", uint8(s))
 }
 
-// nextStates is the drawing as a table, a bit for each state that may follow.
-var nextStates = [8]uint8{
-	Idle:      1<<Dormant | 1<<Running | 1<<Ended,
-	Dormant:   1 << Running,
-	Queued:    1 << Running,
-	Running:   1<<Queued | 1<<Throttled | 1<<Blocked | 1<<Staging | 1<<Ended,
-	Throttled: 1<<Running | 1<<Queued,
-	Blocked:   1<<Running | 1<<Queued,
-	Ended:     1 << Idle,
-	Staging:   1<<Running | 1<<Queued,
-}
-
-// mayBecome reports whether the table has the transition.
-func (s State) mayBecome(to State) bool { return nextStates[s&7]&(1<<(to&7)) != 0 }
-
-// badTransition is told of a transition that the table does not have. Tests make it
-// panic.
-var badTransition = func(error) {}
+// nextStates is the drawing as a table.
+var nextStates = fsm.Of([][]State{
+	Idle:      {Dormant, Running, Ended},
+	Dormant:   {Running},
+	Queued:    {Running},
+	Running:   {Queued, Throttled, Blocked, Staging, Ended},
+	Throttled: {Running, Queued},
+	Blocked:   {Running, Queued},
+	Ended:     {Idle},
+	Staging:   {Running, Queued},
+})
 
 // to is the only writer of o.state. A transition that the table does not have is a
 // mistake of ours: it is not made, as whoever else holds the op relies on where it is,
 // and Config.Fault is told. Preconditions: the lock of its task set is held, or it is
 // in none.
 func (o *Op) to(s State) {
-	if o.state.mayBecome(s) {
+	if nextStates.Has(o.state, s) {
 		o.state = s
 		if o.traced != nil {
 			o.traced.pass(s)
@@ -160,8 +154,7 @@ func (o *Op) to(s State) {
 
 // illegal tells of a transition that has not been made.
 func (o *Op) illegal(s State) {
-	err := fmt.Errorf("volume: internal error: an op cannot go from %v to %v", o.state, s)
-	badTransition(err)
+	err := fsm.Illegal("volume", "an op", o.state, s)
 	if o.set != nil && o.set.fault != nil {
 		o.set.fault(err)
 	}

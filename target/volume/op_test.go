@@ -8,6 +8,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"softiser/internal/fsm"
 )
 
 // TestStates: the drawing above State, as a table of all pairs.
@@ -16,18 +18,19 @@ func TestStates(t *testing.T) {
 		Idle:      {Dormant, Running, Ended},
 		Dormant:   {Running},
 		Queued:    {Running},
-		Running:   {Queued, Throttled, Blocked, Ended},
+		Running:   {Queued, Throttled, Blocked, Staging, Ended},
 		Throttled: {Queued, Running},
 		Blocked:   {Queued, Running},
 		Ended:     {Idle},
+		Staging:   {Queued, Running},
 	}
-	for from := Idle; from <= Ended; from++ {
-		for to := Idle; to <= Ended; to++ {
+	for from := Idle; from <= Staging; from++ {
+		for to := Idle; to <= Staging; to++ {
 			want := false
 			for _, s := range legal[from] {
 				want = want || s == to
 			}
-			if from.mayBecome(to) != want {
+			if nextStates.Has(from, to) != want {
 				t.Errorf("%v to %v: %v, want %v", from, to, !want, want)
 			}
 		}
@@ -40,9 +43,9 @@ func TestStates(t *testing.T) {
 // TestIllegalTransition: outside of tests the op stays where it is, and Config.Fault is
 // told.
 func TestIllegalTransition(t *testing.T) {
-	panics := badTransition
-	defer func() { badTransition = panics }()
-	badTransition = func(error) {}
+	panics := fsm.OnIllegal
+	defer func() { fsm.OnIllegal = panics }()
+	fsm.OnIllegal = func(error) {}
 	var told error
 	o := Op{set: &Tasks{fault: func(err error) { told = err }}, state: Queued}
 	if o.to(Ended); o.state != Queued {
@@ -51,7 +54,7 @@ func TestIllegalTransition(t *testing.T) {
 	if told == nil || !strings.Contains(told.Error(), "from queued to ended") {
 		t.Errorf("told %v", told)
 	}
-	badTransition = panics
+	fsm.OnIllegal = panics
 	defer func() {
 		if recover() == nil {
 			t.Error("tests do not notice it")

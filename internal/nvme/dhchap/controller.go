@@ -6,6 +6,8 @@ import (
 	"encoding/binary"
 	"fmt"
 	"slices"
+
+	"softiser/internal/fsm"
 )
 
 // ctrlState is where a controller's side is.
@@ -30,28 +32,24 @@ const (
 	failed
 )
 
-// nextStates is the drawing as a table, a bit for each state that may follow: a breach may
-// come in each, and the host may say at any time that it gives up.
-var nextStates = [...]uint8{
-	expectNegotiate: 1<<offerChallenge | 1<<offerFailure | 1<<failed,
-	offerChallenge:  1<<expectReply | 1<<offerFailure | 1<<failed,
-	expectReply:     1<<offerSuccess1 | 1<<offerFailure | 1<<failed,
-	offerSuccess1:   1<<done | 1<<expectSuccess2 | 1<<offerFailure | 1<<failed,
-	expectSuccess2:  1<<done | 1<<offerFailure | 1<<failed,
-	done:            1<<offerFailure | 1<<failed,
-	offerFailure:    1 << failed,
-	failed:          1 << offerFailure,
-}
-
-// badTransition is told of a transition that the table does not have. Tests make it panic.
-var badTransition = func(error) {}
+// nextStates is the drawing as a table: a breach may come in each, and the host may say at any
+// time that it gives up.
+var nextStates = fsm.Of([][]ctrlState{
+	expectNegotiate: {offerChallenge, offerFailure, failed},
+	offerChallenge:  {expectReply, offerFailure, failed},
+	expectReply:     {offerSuccess1, offerFailure, failed},
+	offerSuccess1:   {done, expectSuccess2, offerFailure, failed},
+	expectSuccess2:  {done, offerFailure, failed},
+	done:            {offerFailure, failed},
+	offerFailure:    {failed},
+	failed:          {offerFailure},
+})
 
 // to is the only writer of the state; to stay is no transition. One that the table does not
 // have is a mistake of ours, and proves nothing: the authentication has failed.
 func (c *Controller) to(s ctrlState) {
-	if c.state != s && nextStates[c.state]>>s&1 == 0 {
-		err := fmt.Errorf("dhchap: internal error: a controller cannot go from state %d to %d", c.state, s)
-		badTransition(err)
+	if c.state != s && !nextStates.Has(c.state, s) {
+		err := fsm.Illegal("dhchap", "a controller", c.state, s)
 		c.err, s = &Error{Reason: Failed, Err: err}, failed
 	}
 	c.state = s

@@ -3,16 +3,18 @@ package dhchap
 import (
 	"errors"
 	"testing"
+
+	"softiser/internal/fsm"
 )
 
-func init() { badTransition = func(err error) { panic(err) } }
+func init() { fsm.OnIllegal = func(err error) { panic(err) } }
 
 // What the table does not have proves nothing.
 func TestImpossibleTransition(t *testing.T) {
-	told := badTransition
-	defer func() { badTransition = told }()
+	told := fsm.OnIllegal
+	defer func() { fsm.OnIllegal = told }()
 	var got error
-	badTransition = func(err error) { got = err }
+	fsm.OnIllegal = func(err error) { got = err }
 	c := NewController(Config{})
 	c.to(done)
 	if got == nil || c.Done() || c.Failed() == nil || !errors.Is(c.Failed().Err, got) {

@@ -3,6 +3,7 @@ package iwarp
 import (
 	"testing"
 
+	"softiser/internal/fsm"
 	"softiser/internal/leaktest"
 	"softiser/rdma/internal/mem"
 	"softiser/rdma/internal/verbs"
@@ -10,7 +11,7 @@ import (
 
 // In tests a transition that the table of states does not have is a panic.
 func TestMain(m *testing.M) {
-	verbs.BadTransition = func(err error) { panic(err) }
+	fsm.OnIllegal = func(err error) { panic(err) }
 	leaktest.Main(m)
 }
 

@@ -2,7 +2,8 @@ package verbs
 
 import (
 	"fmt"
-	"slices"
+
+	"softiser/internal/fsm"
 )
 
 // State is the state of a queue pair; package rdma has the drawing.
@@ -19,16 +20,16 @@ const (
 
 // nextStates is the drawing as a table. Idle goes to Error when a queue pair without a
 // connection is closed.
-var nextStates = [...][]State{
+var nextStates = fsm.Of([][]State{
 	StateIdle:      {StateRTS, StateError},
 	StateRTS:       {StateClosing, StateTerminate, StateError},
 	StateClosing:   {StateTerminate, StateError},
 	StateTerminate: {StateError},
 	StateError:     {},
-}
+})
 
 // mayBecome reports whether the table has the transition; to stay is none.
-func (s State) mayBecome(to State) bool { return s == to || slices.Contains(nextStates[s], to) }
+func (s State) mayBecome(to State) bool { return s == to || nextStates.Has(s, to) }
 
 var stateNames = [...]string{"Idle", "RTS", "Closing", "Terminate", "Error"}
 
@@ -63,19 +64,13 @@ func (e Event) String() string {
 	return fmt.Sprintf("Event(%d)", uint8(e))
 }
 
-// BadTransition is told of a transition that the table does not have. Tests make it
-// panic.
-var BadTransition = func(error) {}
-
 // SetState is the only writer of the state. A transition that the table does not have
 // is a mistake of ours; it ends the queue pair. The result is the hook call to make
 // when no lock is held. Preconditions: qp.Mu is held.
 func (qp *QP) SetState(to State) func() {
 	from := qp.state
 	if !from.mayBecome(to) {
-		err := fmt.Errorf("rdma: internal error: queue pair %d cannot go from %v to %v", qp.Num, from, to)
-		BadTransition(err)
-		qp.FailLocked(err)
+		qp.FailLocked(fsm.Illegal("rdma", fmt.Sprintf("queue pair %d", qp.Num), from, to))
 		return func() {}
 	}
 	qp.state = to

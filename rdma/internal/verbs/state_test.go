@@ -4,6 +4,8 @@ import (
 	"errors"
 	"strings"
 	"testing"
+
+	"softiser/internal/fsm"
 )
 
 // TestStates: the table is the drawing in package rdma, and Error is final.
@@ -53,10 +55,10 @@ func newIdle() (*QP, *idle) {
 // TestIllegalTransition: outside of tests it ends the queue pair and says so.
 func TestIllegalTransition(t *testing.T) {
 	qp, engine := newIdle()
-	told := BadTransition
-	t.Cleanup(func() { BadTransition = told })
+	told := fsm.OnIllegal
+	t.Cleanup(func() { fsm.OnIllegal = told })
 	var got error
-	BadTransition = func(err error) { got = err }
+	fsm.OnIllegal = func(err error) { got = err }
 	qp.Mu.Lock()
 	qp.SetState(StateIdle)()
 	state, err := qp.StateLocked(), qp.Err

@@ -2,7 +2,8 @@ package cm
 
 import (
 	"fmt"
-	"slices"
+
+	"softiser/internal/fsm"
 )
 
 // State is the state of a connection (IBA vol. 1 §12.9.7, without what alternate paths
@@ -39,7 +40,7 @@ func (s State) String() string {
 }
 
 // nextStates is the drawing as a table.
-var nextStates = [...][]State{
+var nextStates = fsm.Of([][]State{
 	Idle:        {ReqSent, ReqReceived},
 	ReqSent:     {RepReceived, Gone},
 	RepReceived: {Established, Gone},
@@ -49,13 +50,13 @@ var nextStates = [...][]State{
 	DreqSent:    {TimeWait, Gone},
 	TimeWait:    {Gone},
 	Gone:        {},
-}
+})
 
 // setState is the only writer of the state; a transition that the table does not have
 // is a mistake in this package. Preconditions: m.mu is held.
 func (c *Conn) setState(to State) {
-	if !slices.Contains(nextStates[c.state], to) {
-		panic(fmt.Sprintf("rdma: internal error: a connection cannot go from %v to %v", c.state, to))
+	if !nextStates.Has(c.state, to) {
+		panic(fsm.Illegal("rdma", "a connection", c.state, to))
 	}
 	if c.state == ReqReceived || c.state == RepSent {
 		if to != RepSent {

@@ -53,8 +53,11 @@ func (*overTCP) info(qp *QP) ConnInfo {
 	}
 }
 
-// iwarp checks p against the device; nil means all defaults.
+// iwarp checks p against the device, which must be one of iWARP; nil means all defaults.
 func (p *ConnParams) iwarp(d *Device) (*iwarp.Params, error) {
+	if err := d.wants(ProviderIWARP, "a TCP connection"); err != nil {
+		return nil, err
+	}
 	if p == nil {
 		p = &ConnParams{}
 	}
@@ -99,12 +102,7 @@ func Client(ctx context.Context, nc net.Conn, qp *QP, p *ConnParams) (*ConnInfo,
 }
 
 func connect(ctx context.Context, nc net.Conn, qp *QP, p *ConnParams) error {
-	d := qp.pd.dev
-	err := d.wants(ProviderIWARP, "a TCP connection")
-	var w *iwarp.Params
-	if err == nil {
-		w, err = p.iwarp(d)
-	}
+	w, err := p.iwarp(qp.pd.dev)
 	if err == nil {
 		err = qp.engine().Connect(ctx, nc, w)
 	}
@@ -128,12 +126,7 @@ func (mpaRequest) qpType() QPType          { return TypeRC }
 func (m mpaRequest) reject(b []byte) error { return m.r.Reject(b) }
 
 func (m mpaRequest) accept(ctx context.Context, qp *QP, p *ConnParams) error {
-	d := qp.pd.dev
-	err := d.wants(ProviderIWARP, "a TCP connection")
-	var w *iwarp.Params
-	if err == nil {
-		w, err = p.iwarp(d)
-	}
+	w, err := p.iwarp(qp.pd.dev)
 	if err != nil {
 		m.r.Fail()
 		return err

@@ -79,9 +79,12 @@ const (
 	ackTimeoutMax     = 31
 )
 
-// roce checks p against the device; nil means all defaults. limit is how long private
-// data may be.
+// roce checks p against the device, which must be one of RoCE; nil means all defaults. limit is
+// how long private data may be.
 func (p *ConnParams) roce(d *Device, limit int) (*roce.Params, error) {
+	if err := d.wants(ProviderRoCE, "a connection over RoCE"); err != nil {
+		return nil, err
+	}
 	if p == nil {
 		p = &ConnParams{}
 	}
@@ -282,12 +285,7 @@ func (c cmRequest) qpType() QPType {
 func (c cmRequest) reject(b []byte) error { return c.r.Reject(b) }
 
 func (c cmRequest) accept(_ context.Context, qp *QP, p *ConnParams) error {
-	d := qp.pd.dev
-	err := d.wants(ProviderRoCE, "a connection request over RoCE")
-	var w *roce.Params
-	if err == nil {
-		w, err = p.roce(d, mad.PrivateREP)
-	}
+	w, err := p.roce(qp.pd.dev, mad.PrivateREP)
 	if err != nil {
 		c.r.Fail()
 		return err

@@ -11,7 +11,7 @@
 //	             rx_msg, rdmap
 //	intake       intake, rx_cut,         how the receiver's bytes come in: ahead into a buffer, or
 //	             rx_peek, rx_guess         straight to where they belong, one or many in a call
-//	reads        reads                   Reads and atomics in flight, both ways; sinks
+//	reads, irq   reads                   Reads and atomics in flight, ours and the peer's; sinks
 //	opening      opening, ext, empty     who speaks first, RFC 7306 in band, a peer that sleeps
 //	lendList     lend                    memory that the peer may be about to fill
 //	halt         halt, park              a receiver that stops between messages, so that the

@@ -49,5 +49,5 @@ func (qp *QP) livesLocked() bool { return qp.StateLocked() == verbs.StateRTS && 
 
 // heldUpLocked reports whether the receiver is to wait for the end of p.
 func (qp *QP) heldUpLocked(p *parking) bool {
-	return qp.halt.wish.Load() == p && qp.livesLocked() && qp.reads.orqHead == qp.reads.orqTail && len(qp.zc.calls) == 0
+	return qp.halt.wish.Load() == p && qp.livesLocked() && qp.reads.inFlight() == 0 && len(qp.zc.calls) == 0
 }

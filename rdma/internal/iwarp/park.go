@@ -57,8 +57,8 @@ func (qp *QP) Still() bool {
 }
 
 func (qp *QP) stillLocked() bool {
-	p, t, q := qp.halt.wish.Load(), &qp.tx, &qp.reads
-	return p != nil && p.stands && qp.livesLocked() && qp.SQ.Empty() && !t.busy && t.empty == 0 && q.irqHead == q.irqTail && qp.start.ext != extPending
+	p, t := qp.halt.wish.Load(), &qp.tx
+	return p != nil && p.stands && qp.livesLocked() && qp.SQ.Empty() && !t.busy && t.empty == 0 && qp.asked.empty() && qp.start.ext != extPending
 }
 
 // Unpark makes the queue pair go on.

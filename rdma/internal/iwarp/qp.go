@@ -32,6 +32,7 @@ type QP struct {
 	rx    receiver      // from the socket to memory and completions
 	wait  sockio.Waiter // how the receiver waits
 	reads reads         // Reads and atomics in flight
+	asked irq           // those of the peer
 	start opening       // what happens once, when a connection begins
 	lent  lendList      // memory that the peer may be about to fill
 	halt  halt          // the wish that the receiver stops
@@ -68,7 +69,7 @@ func (qp *QP) Discard(e *verbs.WQE) { qp.reads.discardLocked(e) }
 func (qp *QP) SRQLow() { qp.Owner().Event(verbs.EventSRQLimit) }
 
 // Reads is the number of Reads and atomics in flight; see verbs.Engine.
-func (qp *QP) Reads() int { return int(qp.reads.orqTail - qp.reads.orqHead) }
+func (qp *QP) Reads() int { return qp.reads.inFlight() }
 
 // Info is what the two ends have agreed on; the zero value before the connection.
 func (qp *QP) Info() Info {

@@ -9,9 +9,9 @@ import (
 	"softiser/rdma/internal/verbs"
 )
 
-// Reads and atomics in flight. Outgoing ones wait in the ORQ for their response,
-// which come in the order of the requests; incoming ones wait in the IRQ for
-// their turn to be answered (RFC 5040 §5.5). Both are guarded by QP.Mu.
+// Reads and atomics in flight (RFC 5040 §5.5). Outgoing ones wait in the ORQ, reads, for their
+// responses, which come in the order of the requests; those of the peer wait in the irq for
+// their turn to be answered. Both are guarded by QP.Mu.
 
 // orqEntry is one outstanding Read or atomic.
 type orqEntry struct {
@@ -20,26 +20,13 @@ type orqEntry struct {
 	msn  uint32
 }
 
-// irqEntry is one Read or atomic of the peer.
-type irqEntry struct {
-	atomic   bool
-	size     uint32
-	sinkSTag uint32 // atomic: request identifier
-	sinkTO   uint64 // atomic: original value
-	srcSTag  uint32
-	srcTO    uint64
-}
-
-// reads is what is in flight. It is guarded by QP.Mu.
+// reads are the Reads and atomics of this side that are in flight.
 type reads struct {
-	qp      *QP
-	orq     []orqEntry // sent, in order; ring of ORD
-	orqHead uint32
-	orqTail uint32
-	irq     []irqEntry // to answer; ring, power of two
-	irqHead uint32
-	irqTail uint32
-	sinks   []*mem.Region // those that have been needed, of the first slots of orq
+	qp    *QP
+	orq   []orqEntry // sent, in order; ring of ORD
+	head  uint32
+	tail  uint32
+	sinks []*mem.Region // those that have been needed, of the first slots of orq
 }
 
 // makeSink registers a window into which the answer to a Read goes.
@@ -56,26 +43,17 @@ func (q *reads) makeSink() (*mem.Region, error) {
 	return s, nil
 }
 
-// openLocked makes the queues of a connection that sends ord Reads, the first one into
-// sink, and answers ird.
-func (q *reads) openLocked(sink *mem.Region, ord, ird int) {
+// openLocked makes the queue of a connection that sends ord Reads, the first one into sink.
+func (q *reads) openLocked(sink *mem.Region, ord int) {
 	q.orq = make([]orqEntry, ord)
 	if ord > 0 {
 		q.orq[0].sink = sink
 		q.sinks = append(q.sinks, sink)
 	}
-	// Rounded up to a power of two, as some peers (siw) do with the depth they use. There is one
-	// slot even for IRD 0: a peer's first message may be an empty Read.
-	q.irq = make([]irqEntry, roundUp(ird))
 }
 
-// roundUp is the next power of two.
-func roundUp(n int) int {
-	if n <= 1 {
-		return 1
-	}
-	return 1 << bits.Len(uint(n-1))
-}
+// inFlight is how many have not been answered.
+func (q *reads) inFlight() int { return int(q.tail - q.head) }
 
 // roomLocked reports whether another Read or atomic may be sent: it has a slot, and a sink.
 // Sinks come when there are more Reads in flight than ever before. When the table has no
@@ -86,10 +64,10 @@ func (q *reads) roomLocked() bool {
 	if n == 0 {
 		return true // the request is started, and fails
 	}
-	if q.orqTail-q.orqHead >= n {
+	if q.tail-q.head >= n {
 		return false
 	}
-	o := &q.orq[q.orqTail%n]
+	o := &q.orq[q.tail%n]
 	if o.sink == nil {
 		s, err := q.makeSink()
 		if err != nil {
@@ -105,8 +83,8 @@ func (q *reads) roomLocked() bool {
 // one.
 func (q *reads) sentLocked(e *verbs.WQE) *mem.Region {
 	qp := q.qp
-	i := int(q.orqTail % uint32(len(q.orq)))
-	q.orqTail++
+	i := int(q.tail % uint32(len(q.orq)))
+	q.tail++
 	q.orq[i].e = e
 	q.orq[i].msn = qp.tx.cur.msn
 	qp.halt.goOnLocked() // somebody has to read the answer
@@ -115,10 +93,10 @@ func (q *reads) sentLocked(e *verbs.WQE) *mem.Region {
 
 // oldestLocked is the request that the next response must answer, or nil.
 func (q *reads) oldestLocked() *orqEntry {
-	if q.orqHead == q.orqTail {
+	if q.head == q.tail {
 		return nil
 	}
-	return &q.orq[int(q.orqHead%uint32(len(q.orq)))]
+	return &q.orq[int(q.head%uint32(len(q.orq)))]
 }
 
 // answeredLocked ends the oldest request with st and gives its slot back.
@@ -134,25 +112,34 @@ func (q *reads) answeredLocked(st verbs.Status) {
 	}
 	o.e.Done = true
 	o.e = nil
-	q.orqHead++
-	if q.orqHead == q.orqTail {
-		q.orqHead, q.orqTail = 0, 0 // so that few in flight use few sinks
+	q.head++
+	if q.head == q.tail {
+		q.head, q.tail = 0, 0 // so that few in flight use few sinks
 	}
-	if n := uint32(len(q.orq)); q.orqHead >= n {
+	if n := uint32(len(q.orq)); q.head >= n {
 		// The counters stay below 2n: 2^32 need not be a multiple of n.
-		whole := q.orqHead - q.orqHead%n
-		q.orqHead -= whole
-		q.orqTail -= whole
+		whole := q.head - q.head%n
+		q.head -= whole
+		q.tail -= whole
 	}
 	qp.sweepLocked()
 }
 
 // discardLocked takes the memory of a Read away, if it has been sent.
 func (q *reads) discardLocked(e *verbs.WQE) {
-	for j := q.orqHead; j != q.orqTail; j++ {
+	for j := q.head; j != q.tail; j++ {
 		if o := &q.orq[int(j%uint32(len(q.orq)))]; o.e == e {
 			o.sink.Discard()
 		}
+	}
+}
+
+// dropLocked forgets all requests, which the send queue flushes.
+func (q *reads) dropLocked() {
+	for ; q.head != q.tail; q.head++ {
+		o := q.oldestLocked()
+		o.sink.Revoke()
+		o.e = nil
 	}
 }
 
@@ -167,3 +154,55 @@ func (q *reads) releaseSinks() {
 		qp.Dev.Table.Remove(s)
 	}
 }
+
+// irqEntry is one Read or atomic of the peer.
+type irqEntry struct {
+	atomic   bool
+	size     uint32
+	sinkSTag uint32 // atomic: request identifier
+	sinkTO   uint64 // atomic: original value
+	srcSTag  uint32
+	srcTO    uint64
+}
+
+// irq are the Reads and atomics of the peer that wait for their turn to be answered.
+type irq struct {
+	ring       []irqEntry // a power of two
+	head, tail uint32
+}
+
+// openLocked makes the queue of a connection that answers ird Reads at a time: rounded up to
+// a power of two, as some peers (siw) do with the depth they use. There is one slot even for
+// IRD 0: a peer's first message may be an empty Read.
+func (q *irq) openLocked(ird int) { q.ring = make([]irqEntry, roundUp(ird)) }
+
+// roundUp is the next power of two.
+func roundUp(n int) int {
+	if n <= 1 {
+		return 1
+	}
+	return 1 << bits.Len(uint(n-1))
+}
+
+func (q *irq) empty() bool { return q.head == q.tail }
+
+// putLocked enters a request; false: the peer has more outstanding than was agreed on.
+func (q *irq) putLocked(e irqEntry) bool {
+	if int(q.tail-q.head) == len(q.ring) {
+		return false
+	}
+	q.ring[int(q.tail)%len(q.ring)] = e
+	q.tail++
+	return true
+}
+
+// takeLocked takes the oldest request out. Its slot is free from now on: the peer sends its
+// next request only when it has our response.
+func (q *irq) takeLocked() *irqEntry {
+	e := &q.ring[int(q.head)%len(q.ring)]
+	q.head++
+	return e
+}
+
+// dropLocked forgets all requests.
+func (q *irq) dropLocked() { q.head = q.tail }

@@ -120,8 +120,8 @@ func TestRoomOfRound(t *testing.T) {
 	tx := &r.qp.tx
 	w, stag, base := r.window(fill(1000, 3), mem.RemoteRead)
 	defer w.close()
-	tx.allowed, r.qp.reads.irq = true, []irqEntry{{size: 1000, sinkSTag: 1, srcSTag: stag, srcTO: base}}
-	r.qp.reads.irqTail = 1
+	tx.allowed = true
+	r.qp.asked.putLocked(irqEntry{size: 1000, sinkSTag: 1, srcSTag: stag, srcTO: base})
 	tx.io.Lock()
 	defer tx.io.Unlock()
 	tx.buildRound()

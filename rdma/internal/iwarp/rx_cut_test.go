@@ -61,7 +61,8 @@ func newRig(t testing.TB, crc bool) *rxRig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	qp.reads.openLocked(sink, 32, 0)
+	qp.reads.openLocked(sink, 32)
+	qp.asked.openLocked(0)
 	qp.tx.init(crc, 65536)
 	qp.rx.init(crc)
 	r := &rxRig{t: t, qp: qp, cq: cq, peer: nc[1], msn: 1}

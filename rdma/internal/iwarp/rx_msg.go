@@ -158,14 +158,10 @@ func (x *receiver) recvDone(wc *verbs.WC) {
 func (x *receiver) queueRequest(q irqEntry) error {
 	qp := x.qp
 	qp.Mu.Lock()
-	full := int(qp.reads.irqTail-qp.reads.irqHead) == len(qp.reads.irq)
-	if !full {
-		qp.reads.irq[int(qp.reads.irqTail)%len(qp.reads.irq)] = q
-		qp.reads.irqTail++
-	}
+	ok := qp.asked.putLocked(q)
 	qp.Mu.Unlock()
-	if full {
-		return x.terminate(wire.CauseStreamCatastroph, fmt.Sprintf("more than %d RDMA Reads outstanding", len(qp.reads.irq)))
+	if !ok {
+		return x.terminate(wire.CauseStreamCatastroph, fmt.Sprintf("more than %d RDMA Reads outstanding", len(qp.asked.ring)))
 	}
 	x.wakeTx = true
 	return nil

@@ -187,7 +187,8 @@ func (qp *QP) run(conn *sockio.Conn, p *Params, info *Info, begin func()) (err e
 	if p.Zerocopy >= ZerocopyAuto && conn.EnableZerocopy() {
 		qp.zc.used, qp.zc.auto, qp.zc.min = true, p.Zerocopy == ZerocopyAuto, cmp.Or(p.ZerocopyMin, zcMinDefault)
 	}
-	qp.reads.openLocked(sink, info.ORD, info.IRD)
+	qp.reads.openLocked(sink, info.ORD)
+	qp.asked.openLocked(info.IRD)
 	qp.tx.init(info.CRC, info.FPDUSize)
 	qp.rx.init(info.CRC)
 	hook := qp.SetState(verbs.StateRTS)

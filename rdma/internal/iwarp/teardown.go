@@ -273,13 +273,8 @@ func (qp *QP) flush() {
 	qp.tx.round.rest(&qp.zc)
 	x.in.drop()
 	qp.Mu.Lock()
-	for qp.reads.orqHead != qp.reads.orqTail {
-		o := qp.reads.oldestLocked()
-		o.sink.Revoke()
-		o.e = nil
-		qp.reads.orqHead++
-	}
-	qp.reads.irqHead = qp.reads.irqTail
+	qp.reads.dropLocked()
+	qp.asked.dropLocked()
 	qp.start.heardLocked()
 	qp.FlushSendsLocked()
 	qp.SQ.Rest()

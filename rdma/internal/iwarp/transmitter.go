@@ -306,7 +306,7 @@ func (t *transmitter) workLocked() bool {
 	if !t.allowed {
 		return false
 	}
-	return t.empty != 0 || qp.reads.irqHead != qp.reads.irqTail || t.runnableLocked() != nil
+	return t.empty != 0 || !qp.asked.empty() || t.runnableLocked() != nil
 }
 
 // runnableLocked is the next work request if it may start now.
@@ -316,8 +316,7 @@ func (t *transmitter) runnableLocked() *verbs.WQE {
 		return nil
 	}
 	e := qp.SQ.At(qp.SQ.Next)
-	busy := qp.reads.orqTail - qp.reads.orqHead
-	if e.Flags&verbs.FlagFence != 0 && busy > 0 {
+	if e.Flags&verbs.FlagFence != 0 && qp.reads.inFlight() > 0 {
 		return nil
 	}
 	if e.Op.Answered() && !qp.reads.roomLocked() {
@@ -344,7 +343,7 @@ func (t *transmitter) runLocal(e *verbs.WQE) {
 // finLocked sends FIN when a graceful close waits for the queue to drain.
 func (t *transmitter) finLocked() {
 	qp := t.qp
-	if qp.StateLocked() == verbs.StateClosing && !t.finSent && qp.SQ.Head == qp.SQ.Tail && t.empty == 0 && qp.reads.irqHead == qp.reads.irqTail {
+	if qp.StateLocked() == verbs.StateClosing && !t.finSent && qp.SQ.Head == qp.SQ.Tail && t.empty == 0 && qp.asked.empty() {
 		t.finSent = true
 		_ = qp.conn.CloseWrite()
 		if t.fin != nil {

@@ -69,7 +69,7 @@ func (t *transmitter) next() bool {
 		t.empty = 0
 	}
 	e := t.runnableLocked()
-	waits := qp.reads.irqHead != qp.reads.irqTail
+	waits := !qp.asked.empty()
 	if waits && (e == nil || !t.sqTurn) {
 		t.sqTurn = true
 		t.startResponseLocked()
@@ -107,13 +107,9 @@ func (t *transmitter) follow() bool {
 	return t.cur.active
 }
 
-// startResponseLocked makes the oldest request of the peer the message in
-// progress. The slot is free from now on: the peer sends its next request only
-// when it has our response.
+// startResponseLocked makes the oldest request of the peer the message in progress.
 func (t *transmitter) startResponseLocked() {
-	qp := t.qp
-	q := &qp.reads.irq[int(qp.reads.irqHead)%len(qp.reads.irq)]
-	qp.reads.irqHead++
+	q := t.qp.asked.takeLocked()
 	m := &t.cur
 	*m = txMsg{active: true, resp: true, op: wire.ReadResponse, stag: q.sinkSTag, to: q.sinkTO, length: q.size, srcTag: q.srcSTag, srcTO: q.srcTO}
 	if q.atomic {

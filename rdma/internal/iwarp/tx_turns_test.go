@@ -22,8 +22,10 @@ func TestTurnsOfARound(t *testing.T) {
 	w, stag, base := r.window(fill(4096, 3), mem.RemoteRead)
 	defer w.close()
 	tx.allowed = true
-	qp.reads.irq = slices.Repeat([]irqEntry{{size: 100, sinkSTag: 1, srcSTag: stag, srcTO: base}}, 3)
-	qp.reads.irqTail = uint32(len(qp.reads.irq))
+	qp.asked.openLocked(4)
+	for range 3 {
+		qp.asked.putLocked(irqEntry{size: 100, sinkSTag: 1, srcSTag: stag, srcTO: base})
+	}
 	src := fill(100, 4)
 	qp.Mu.Lock()
 	for i := range 6 {
@@ -81,12 +83,10 @@ func TestRoundsFitTheCache(t *testing.T) {
 			data := fill(2*roundBytes, 1) // in memory
 			w, stag, base := r.window(data, mem.RemoteRead)
 			defer w.close()
-			qp.reads.irq = make([]irqEntry, 1)
 			for _, want := range []int{c.first, c.again} {
 				qp.Mu.Lock()
 				if c.answer {
-					qp.reads.irq[0] = irqEntry{size: uint32(len(data)), sinkSTag: 1, srcSTag: stag, srcTO: base}
-					qp.reads.irqTail++
+					qp.asked.putLocked(irqEntry{size: uint32(len(data)), sinkSTag: 1, srcSTag: stag, srcTO: base})
 				} else {
 					e, err := qp.PostLocked(0, verbs.OpWrite)
 					if err != nil {
@@ -353,8 +353,7 @@ func TestNoShortLastSegment(t *testing.T) {
 			defer w.close()
 			qp.Mu.Lock()
 			if c.answer {
-				qp.reads.irq = []irqEntry{{size: uint32(c.size), sinkSTag: 1, srcSTag: stag, srcTO: base}}
-				qp.reads.irqTail++
+				qp.asked.putLocked(irqEntry{size: uint32(c.size), sinkSTag: 1, srcSTag: stag, srcTO: base})
 			} else {
 				e, err := qp.PostLocked(0, verbs.OpWrite)
 				if err != nil {

@@ -27,7 +27,7 @@ func TestReadQueueWrap(t *testing.T) {
 		}
 		start := uint32(0xffffffff)
 		start -= start%uint32(n) + uint32(n) // as if nothing had been reduced yet
-		qp.reads.orqHead, qp.reads.orqTail = start, start
+		qp.reads.head, qp.reads.tail = start, start
 		var out []*verbs.WQE
 		for i := range 4 * n {
 			for len(out) < n {
@@ -39,7 +39,7 @@ func TestReadQueueWrap(t *testing.T) {
 				t.Fatalf("%d slots, Read %d: the oldest is not the one that was sent first", n, i)
 			}
 			qp.reads.answeredLocked(verbs.StatusSuccess)
-			if busy := qp.reads.orqTail - qp.reads.orqHead; busy != uint32(n-1) {
+			if busy := qp.reads.inFlight(); busy != n-1 {
 				t.Fatalf("%d slots: %d in use", n, busy)
 			}
 			qp.Mu.Unlock()
@@ -150,9 +150,8 @@ func TestSameKeyAgainSending(t *testing.T) {
 	const size = 3 * roundBytes
 	w, stag, base := r.window(make([]byte, size), mem.RemoteRead|mem.ZeroBased)
 	defer w.close()
-	qp.tx.allowed, qp.reads.irq = true, make([]irqEntry, 1)
-	qp.reads.irq[0] = irqEntry{size: size, sinkSTag: 1, srcSTag: stag, srcTO: base}
-	qp.reads.irqTail = 1
+	qp.tx.allowed = true
+	qp.asked.putLocked(irqEntry{size: size, sinkSTag: 1, srcSTag: stag, srcTO: base})
 	t0 := &qp.tx
 	build := func() {
 		qp.tx.io.Lock()

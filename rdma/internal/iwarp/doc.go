@@ -19,7 +19,7 @@
 //	rooms        rooms                   what receivers read into and rounds are built in, lent in turn
 //
 // What is left to QP itself is the beginning (startup, request: what is asked for and
-// agreed on), the way to memory (gate) and the end (teardown: Terminate, flush, close).
+// agreed on), the way to memory (gate) and the end (terminate, teardown: flush, close).
 // Parts reach each other through QP; what each may touch is said beside its fields:
 // the transmitter's and the receiver's state belong to one goroutine at a time, the
 // rest is guarded by QP.Mu.

@@ -10,7 +10,6 @@ import (
 
 	"softiser/internal/usage"
 	"softiser/lvm"
-	"softiser/lvm/internal/ondisk"
 	"softiser/lvm/meta"
 	"softiser/lvm/vg"
 )
@@ -71,7 +70,7 @@ func (a pvCommands) pvcreate() *cobra.Command {
 			}
 		}
 		if uuid != "" {
-			if o.UUID, err = ondisk.ParseUUID(uuid); err != nil {
+			if o.UUID, err = meta.ParseUUID(uuid); err != nil {
 				return err
 			}
 		}

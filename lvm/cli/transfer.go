@@ -16,7 +16,6 @@ import (
 	"softiser/blockdev"
 	"softiser/internal/usage"
 	"softiser/lvm"
-	"softiser/lvm/internal/ondisk"
 	"softiser/lvm/meta"
 	"softiser/lvm/stream"
 	"softiser/lvm/thin"
@@ -308,7 +307,7 @@ func (a transfers) importRaw(ctx context.Context, arg string, r io.Reader) (err 
 func (a transfers) importInto(ctx context.Context, g *lvm.Group, name string, s *stream.Reader, input string) (err error) {
 	h := s.Header
 	for _, id := range []string{h.ID, h.Base} {
-		if _, err := ondisk.ParseUUID(id); err != nil && id != "" {
+		if _, err := meta.ParseUUID(id); err != nil && id != "" {
 			return fmt.Errorf("the stream names a volume by %q, which is no UUID: it was not made by export", id)
 		}
 	}

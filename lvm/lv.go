@@ -52,7 +52,7 @@ func (g *Group) Create(o CreateOptions, why string) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	next := g.md.group.VG.Clone()
-	lv, err := g.md.newLV(next, o.Name, "lvol")
+	lv, err := g.md.newLV(next, o.Name)
 	if err != nil {
 		return err
 	}

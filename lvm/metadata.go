@@ -128,10 +128,10 @@ func (md *metadata) poolOf(name string) string {
 	return ""
 }
 
-// newLV makes an LV of that name, or of the first free one with prefix.
-func (md *metadata) newLV(v *meta.VG, name, prefix string) (*meta.LV, error) {
+// newLV makes an LV of that name, or of the first one that is free: lvol0, lvol1, …
+func (md *metadata) newLV(v *meta.VG, name string) (*meta.LV, error) {
 	for i := 0; name == ""; i++ {
-		if n := fmt.Sprintf("%s%d", prefix, i); v.LV(n) == nil {
+		if n := fmt.Sprintf("lvol%d", i); v.LV(n) == nil {
 			name = n
 		}
 	}

@@ -188,7 +188,7 @@ func (ss *snapshots) create(ctx context.Context, o SnapshotOptions, why string) 
 	if o.Chunk < 4096 || o.Chunk > 512<<10 || o.Chunk&(o.Chunk-1) != 0 {
 		return fmt.Errorf("snapshot chunk size of %d bytes: must be a power of two from 4 KiB to 512 KiB", o.Chunk)
 	}
-	cow, err := ss.md.newLV(next, o.Name, "lvol")
+	cow, err := ss.md.newLV(next, o.Name)
 	if err != nil {
 		return err
 	}

@@ -71,7 +71,7 @@ func (ps *thinPools) create(ctx context.Context, o ThinOptions, why string) erro
 	}
 	defer done()
 	next := ps.md.group.VG.Clone()
-	lv, err := ps.md.newLV(next, o.Name, "lvol")
+	lv, err := ps.md.newLV(next, o.Name)
 	if err != nil {
 		return err
 	}

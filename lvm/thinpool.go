@@ -97,7 +97,7 @@ func (g *Group) CreatePool(o PoolOptions, why string) error {
 // createPool makes the pool with its hidden volumes.
 func (ps *thinPools) createPool(o PoolOptions, why string) error {
 	next := ps.md.group.VG.Clone()
-	pool, err := ps.md.newLV(next, o.Name, "lvol")
+	pool, err := ps.md.newLV(next, o.Name)
 	if err != nil {
 		return err
 	}

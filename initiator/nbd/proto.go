@@ -185,7 +185,7 @@ func putSimple(p []byte, errno uint32, cookie uint64) int {
 	return 16
 }
 
-// putChunk writes a structured reply chunk header, 20 bytes:
+// putChunk writes the header of a structured reply that is one chunk, 20 bytes:
 //
 //	+---------------------------------------------------------------+
 //	|                       magic 0x668e33ef                        |
@@ -198,9 +198,9 @@ func putSimple(p []byte, errno uint32, cookie uint64) int {
 //	+---------------------------------------------------------------+
 //	|                       length of payload                       |
 //	+---------------------------------------------------------------+
-func putChunk(p []byte, flags, typ uint16, cookie uint64, n int) int {
+func putChunk(p []byte, typ uint16, cookie uint64, n int) int {
 	binary.BigEndian.PutUint32(p, magicStructured)
-	binary.BigEndian.PutUint16(p[4:], flags)
+	binary.BigEndian.PutUint16(p[4:], chunkDone)
 	binary.BigEndian.PutUint16(p[6:], typ)
 	binary.BigEndian.PutUint64(p[8:], cookie)
 	binary.BigEndian.PutUint32(p[16:], uint32(n))

@@ -44,7 +44,7 @@ func (c *conn) finish(s *slot) {
 func (s *slot) succeed() {
 	s.body = nil
 	if s.c.agreed.structured {
-		s.headN = putChunk(s.head[:], chunkDone, chunkNone, s.in.cookie, 0)
+		s.headN = putChunk(s.head[:], chunkNone, s.in.cookie, 0)
 		return
 	}
 	s.headN = putSimple(s.head[:], 0, s.in.cookie)
@@ -57,7 +57,7 @@ func (s *slot) data(p []byte) {
 		s.headN = putSimple(s.head[:], 0, s.in.cookie)
 		return
 	}
-	s.headN = putChunk(s.head[:], chunkDone, chunkOffsetData, s.in.cookie, 8+len(p))
+	s.headN = putChunk(s.head[:], chunkOffsetData, s.in.cookie, 8+len(p))
 	binary.BigEndian.PutUint64(s.head[s.headN:], s.in.off)
 	s.headN += 8
 }
@@ -81,7 +81,7 @@ func (s *slot) failWith(errno uint32, why string) {
 	if why == "" {
 		why = fmt.Sprintf("%v of %d bytes at offset %d refused", s.in.cmd, s.in.n, s.in.off)
 	}
-	n := putChunk(s.head[:], chunkDone, chunkError, s.in.cookie, 6+len(why))
+	n := putChunk(s.head[:], chunkError, s.in.cookie, 6+len(why))
 	binary.BigEndian.PutUint32(s.head[n:], errno)
 	binary.BigEndian.PutUint16(s.head[n+4:], uint16(len(why)))
 	s.headN = n + 6
@@ -128,6 +128,6 @@ func (c *conn) allocation(s *slot) {
 			p = be.AppendUint32(be.AppendUint32(p, uint32(n)), state)
 		}
 	}
-	s.headN = putChunk(s.head[:], chunkDone, chunkBlockStatus, s.in.cookie, len(p))
+	s.headN = putChunk(s.head[:], chunkBlockStatus, s.in.cookie, len(p))
 	s.body = p
 }

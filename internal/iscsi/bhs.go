@@ -135,8 +135,8 @@ func (b *BHS) init(op Opcode, flags byte) {
 	b[1] = flags
 }
 
-func (b *BHS) u16(i int) uint16        { return be.Uint16(b[i:]) }
-func (b *BHS) put16(i int, v uint16)   { be.PutUint16(b[i:], v) }
-func (b *BHS) u32(i int) uint32        { return be.Uint32(b[i:]) }
-func (b *BHS) put32(i int, v uint32)   { be.PutUint32(b[i:], v) }
-func (b *BHS) flag(i int, f byte) bool { return b[i]&f != 0 }
+func (b *BHS) u16(i int) uint16      { return be.Uint16(b[i:]) }
+func (b *BHS) put16(i int, v uint16) { be.PutUint16(b[i:], v) }
+func (b *BHS) u32(i int) uint32      { return be.Uint32(b[i:]) }
+func (b *BHS) put32(i int, v uint32) { be.PutUint32(b[i:], v) }
+func (b *BHS) flag(f byte) bool      { return b[1]&f != 0 }

@@ -69,13 +69,13 @@ func (b *BHS) NewDataIn() DataIn {
 }
 
 // Acknowledge reports the A bit: the target asks for a SNACK DataACK (ERL > 0).
-func (d DataIn) Acknowledge() bool { return d.flag(1, 0x40) }
+func (d DataIn) Acknowledge() bool { return d.flag(0x40) }
 
 // SetAcknowledge sets the A bit.
 func (d DataIn) SetAcknowledge(on bool) { d.setFlag(1, 0x40, on) }
 
 // HasStatus reports the S bit: Status, StatSN and Residual are valid.
-func (d DataIn) HasStatus() bool { return d.flag(1, 0x01) }
+func (d DataIn) HasStatus() bool { return d.flag(0x01) }
 
 // SetHasStatus sets the S bit.
 func (d DataIn) SetHasStatus(on bool) { d.setFlag(1, 0x01, on) }

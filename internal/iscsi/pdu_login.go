@@ -62,7 +62,7 @@ func (b *BHS) NewLoginRequest() LoginRequest {
 func (l LoginRequest) Transit() bool { return l.Final() }
 
 // Continue reports the C bit: the text goes on in the next PDU.
-func (l LoginRequest) Continue() bool { return l.flag(1, 0x40) }
+func (l LoginRequest) Continue() bool { return l.flag(0x40) }
 
 // CSG returns the current stage.
 func (l LoginRequest) CSG() Stage { return Stage(l.BHS[1] >> 2 & 3) }
@@ -134,7 +134,7 @@ func (b *BHS) NewLoginResponse() LoginResponse {
 func (l LoginResponse) Transit() bool { return l.Final() }
 
 // Continue reports the C bit.
-func (l LoginResponse) Continue() bool { return l.flag(1, 0x40) }
+func (l LoginResponse) Continue() bool { return l.flag(0x40) }
 
 // CSG returns the current stage.
 func (l LoginResponse) CSG() Stage { return Stage(l.BHS[1] >> 2 & 3) }

@@ -90,7 +90,7 @@ func (b *BHS) NewTextResponse() Text {
 }
 
 // Continue reports the C bit: the text goes on in the next PDU.
-func (t Text) Continue() bool { return t.flag(1, 0x40) }
+func (t Text) Continue() bool { return t.flag(0x40) }
 
 // SetContinue sets the C bit; F must then be clear.
 func (t Text) SetContinue(on bool) { t.setFlag(1, 0x40, on) }

@@ -25,13 +25,13 @@ func (b *BHS) NewSCSICommand() SCSICommand {
 }
 
 // Read reports the R bit: the command expects input data.
-func (c SCSICommand) Read() bool { return c.flag(1, 0x40) }
+func (c SCSICommand) Read() bool { return c.flag(0x40) }
 
 // SetRead sets the R bit.
 func (c SCSICommand) SetRead(on bool) { c.setFlag(1, 0x40, on) }
 
 // Write reports the W bit: the command expects output data.
-func (c SCSICommand) Write() bool { return c.flag(1, 0x20) }
+func (c SCSICommand) Write() bool { return c.flag(0x20) }
 
 // SetWrite sets the W bit.
 func (c SCSICommand) SetWrite(on bool) { c.setFlag(1, 0x20, on) }

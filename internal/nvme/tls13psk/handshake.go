@@ -117,13 +117,14 @@ func (c *Conn) boundary() *Error {
 	return nil
 }
 
-func (c *Conn) send(typ byte, p []byte) {
+// say appends a handshake message to what is to be sent, in as many records as it takes.
+func (c *Conn) say(msg []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for len(p) > 0 {
-		n := min(len(p), maxPlain)
-		c.appendLocked(typ, p[:n])
-		p = p[n:]
+	for len(msg) > 0 {
+		n := min(len(msg), maxPlain)
+		c.appendLocked(typeHandshake, msg[:n])
+		msg = msg[n:]
 	}
 }
 
@@ -143,7 +144,7 @@ func (c *Conn) clientHandshake(cfg ClientConfig) error {
 	}
 	msg, truncated := hello.encode(suite.size())
 	setBinders(msg, truncated, suite, cfg.Keys)
-	c.send(typeHandshake, msg)
+	c.say(msg)
 	if err := c.flush(); err != nil {
 		return err
 	}
@@ -183,7 +184,7 @@ func (c *Conn) clientHandshake(cfg ClientConfig) error {
 		return err
 	}
 	k.data()
-	c.send(typeHandshake, finished(k, k.clientTraffic))
+	c.say(finished(k, k.clientTraffic))
 	if err := c.flush(); err != nil {
 		return err
 	}
@@ -320,16 +321,16 @@ func (c *Conn) serverHandshake(cfg ServerConfig) error {
 	rand.Read(hello.random[:])
 	msg = hello.encode()
 	k.transcript.Write(msg)
-	c.send(typeHandshake, msg)
+	c.say(msg)
 	k.agree(key.PSK, shared)
 	c.in.use(key.Suite, k.clientTraffic)
 	c.sealWith(key.Suite, k.serverTraffic)
 	msg = message(msgEncryptedExtensions, func(b []byte) []byte { return append(b, 0, 0) })
 	k.transcript.Write(msg)
-	c.send(typeHandshake, msg)
+	c.say(msg)
 	msg = finished(k, k.serverTraffic)
 	k.transcript.Write(msg)
-	c.send(typeHandshake, msg)
+	c.say(msg)
 	if err := c.flush(); err != nil {
 		return err
 	}
@@ -420,7 +421,7 @@ func (c *Conn) retry(first *clientHello, k *secrets, index int, key Key) (*clien
 	k.transcript.Write(append(binary.BigEndian.AppendUint16([]byte{msgMessageHash, 0}, uint16(len(sum))), sum...))
 	msg := (&serverHello{random: retryRandom, session: first.session, suite: key.Suite, share: share{group: groups[i]}}).encode()
 	k.transcript.Write(msg)
-	c.send(typeHandshake, msg)
+	c.say(msg)
 	if err := c.flush(); err != nil {
 		return nil, nil, nil, err
 	}

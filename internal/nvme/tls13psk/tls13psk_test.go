@@ -273,7 +273,7 @@ func TestHelloRetry(t *testing.T) {
 		h := &clientHello{suites: []uint16{uint16(suite)}, groups: []uint16{24, uint16(p256)}, identities: [][]byte{[]byte("a")}}
 		msg, truncated := h.encode(suite.size())
 		setBinders(msg, truncated, suite, []Key{k})
-		c.send(typeHandshake, msg)
+		c.say(msg)
 		c.flush()
 		sum := suite.hash()()
 		sum.Write(msg)
@@ -296,7 +296,7 @@ func TestHelloRetry(t *testing.T) {
 		copy(msg[truncated+3:], suite.binder(k.PSK, ks.transcript.Sum(nil)))
 		ks.transcript.(interface{ UnmarshalBinary([]byte) error }).UnmarshalBinary(half)
 		ks.transcript.Write(msg)
-		c.send(typeHandshake, msg)
+		c.say(msg)
 		c.flush()
 		if msg, err = c.read(msgServerHello); err != nil {
 			t.Fatal(err)
@@ -320,7 +320,7 @@ func TestHelloRetry(t *testing.T) {
 		if err := c.readFinished(ks, ks.serverTraffic); err != nil {
 			t.Fatal(err)
 		}
-		c.send(typeHandshake, finished(ks, ks.clientTraffic))
+		c.say(finished(ks, ks.clientTraffic))
 		c.flush()
 		if r := <-done; r.err != nil || r.c.Identity() != "a" {
 			t.Errorf("%s: %v", suite, r.err)

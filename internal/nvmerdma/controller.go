@@ -53,18 +53,18 @@ func (d *Device) Answer(ctx context.Context, r *rdma.ConnRequest, cfg AcceptConf
 	if err != nil {
 		var no *RejectError
 		if errors.As(err, &no) {
-			_ = r.Reject(no.appendTo(nil))
+			_ = r.Reject(no.data())
 		}
 		return nil, err
 	}
 	c, err := d.newController()
 	if err != nil {
-		_ = r.Reject((&RejectError{Status: RejectNoResources}).appendTo(nil))
+		_ = r.Reject((&RejectError{Status: RejectNoResources}).data())
 		return nil, err
 	}
 	c.req = req
 	p := cfg.RDMA
-	p.PrivateData = appendAccept(nil, uint16(min(cfg.Entries, int(req.HostSend)+1)))
+	p.PrivateData = acceptData(uint16(min(cfg.Entries, int(req.HostSend)+1)))
 	if err := r.Accept(ctx, c.qp, &p); err != nil {
 		c.discard()
 		return nil, fmt.Errorf("nvmerdma: %w", err)

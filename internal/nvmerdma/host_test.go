@@ -43,7 +43,7 @@ func scripted(t *testing.T, h *host) *queuetest.Queue {
 		if err != nil {
 			return err
 		}
-		return r.Accept(ctx, h.qp, &rdma.ConnParams{PrivateData: appendAccept(nil, queueEntries), ORD: 16})
+		return r.Accept(ctx, h.qp, &rdma.ConnParams{PrivateData: acceptData(queueEntries), ORD: 16})
 	})
 }
 
@@ -181,7 +181,7 @@ func TestHostRefused(t *testing.T) {
 		says   string
 	}{
 		"rejected": {func(_ context.Context, r *rdma.ConnRequest, _ *host) error {
-			return r.Reject((&RejectError{Status: RejectQID}).appendTo(nil))
+			return r.Reject((&RejectError{Status: RejectQID}).data())
 		}, "invalid queue identifier"},
 		"rejected by MPA": {func(_ context.Context, r *rdma.ConnRequest, _ *host) error { return r.Reject(nil) }, "reject"},
 		"iSER": {func(ctx context.Context, r *rdma.ConnRequest, h *host) error {

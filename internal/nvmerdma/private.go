@@ -60,12 +60,12 @@ func ParseRequest(b []byte) (Request, error) {
 	return r, nil
 }
 
-// appendAccept adds the private data that accepts a connection; recv is the size of the
+// acceptData is the private data that accepts a connection; recv is the size of the
 // controller's receive queue, entries.
-func appendAccept(dst []byte, recv uint16) []byte {
+func acceptData(recv uint16) []byte {
 	b := make([]byte, privateLen)
 	binary.LittleEndian.PutUint16(b[2:], recv)
-	return append(dst, b...)
+	return b
 }
 
 // parseAccept reads the private data that has accepted a connection.
@@ -136,10 +136,11 @@ func (e *RejectError) Error() string {
 	return fmt.Sprintf("nvmerdma: the controller refuses the connection: %v", e.Status)
 }
 
-func (e *RejectError) appendTo(dst []byte) []byte {
+// data is the private data that refuses the connection.
+func (e *RejectError) data() []byte {
 	b := make([]byte, rejectLen)
 	binary.LittleEndian.PutUint16(b[2:], uint16(e.Status))
-	return append(dst, b...)
+	return b
 }
 
 // rejected makes of the refusal of a connection what its private data says; other errors

@@ -32,7 +32,7 @@ func TestPrivateData(t *testing.T) {
 		t.Errorf("%+v, %v", got, err)
 	}
 	wire = append(unhex(t, "00002000"), make([]byte, 28)...)
-	if got := appendAccept(nil, 32); !bytes.Equal(got, wire) {
+	if got := acceptData(32); !bytes.Equal(got, wire) {
 		t.Errorf("% x", got)
 	}
 	if n, err := parseAccept(wire); err != nil || n != 32 {
@@ -43,7 +43,7 @@ func TestPrivateData(t *testing.T) {
 			t.Errorf("% x is accepted", b)
 		}
 	}
-	if got := (&RejectError{Status: RejectHostSend}).appendTo(nil); !bytes.Equal(got, []byte{0, 0, 4, 0}) {
+	if got := (&RejectError{Status: RejectHostSend}).data(); !bytes.Equal(got, []byte{0, 0, 4, 0}) {
 		t.Errorf("% x", got)
 	}
 }
@@ -71,7 +71,7 @@ func TestRequestErrors(t *testing.T) {
 	}
 	for s := RejectLength; s <= RejectCntlID+1; s++ {
 		e := &RejectError{Status: s}
-		if err := rejected(fmt.Errorf("connect: %w", &rdma.RejectError{PrivateData: e.appendTo(nil)})); err.Error() != e.Error() {
+		if err := rejected(fmt.Errorf("connect: %w", &rdma.RejectError{PrivateData: e.data()})); err.Error() != e.Error() {
 			t.Errorf("status %d: %v", s, err)
 		}
 	}
@@ -101,7 +101,7 @@ func TestCapture(t *testing.T) {
 			t.Errorf("made again, the request is\n% x, it was\n% x", got, reqPriv[4:])
 		}
 		n, err := parseAccept(repPriv[4:])
-		if err != nil || !bytes.Equal(appendAccept(nil, n), repPriv[4:]) {
+		if err != nil || !bytes.Equal(acceptData(n), repPriv[4:]) {
 			t.Errorf("accept % x: %v", repPriv[4:], err)
 		}
 		open := map[uint16]*nvme.SQE{} // the last command with an identifier
@@ -163,8 +163,8 @@ func TestCapture(t *testing.T) {
 
 func FuzzRequest(f *testing.F) {
 	f.Add((&Request{QID: 1, HostRecv: 128, HostSend: 127}).AppendTo(nil))
-	f.Add(appendAccept(nil, 32))
-	f.Add((&RejectError{Status: RejectIRD}).appendTo(nil))
+	f.Add(acceptData(32))
+	f.Add((&RejectError{Status: RejectIRD}).data())
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if q, err := ParseRequest(b); err == nil {
 			if again, err := ParseRequest(q.AppendTo(nil)); err != nil || again != q {

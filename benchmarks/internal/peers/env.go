@@ -81,8 +81,8 @@ func (s *Server) cpu() (sum time.Duration, err error) {
 }
 
 // start runs one of the server's programs and waits until it listens.
-func (s *Server) start(e *Env, side proc.Side, listen string, env []string, argv ...string) error {
-	p, err := s.launch(e, side, env, argv)
+func (s *Server) start(e *Env, listen string, env []string, argv ...string) error {
+	p, err := s.launch(e, env, argv)
 	if err != nil {
 		return err
 	}
@@ -90,8 +90,8 @@ func (s *Server) start(e *Env, side proc.Side, listen string, env []string, argv
 }
 
 // launch is start without waiting.
-func (s *Server) launch(e *Env, side proc.Side, env, argv []string) (*proc.Process, error) {
-	spec := proc.Spec{Argv: argv, Env: env, Place: e.Place, Side: side, Log: e.log(filepath.Base(argv[0]))}
+func (s *Server) launch(e *Env, env, argv []string) (*proc.Process, error) {
+	spec := proc.Spec{Argv: argv, Env: env, Place: e.Place, Side: proc.Server, Log: e.log(filepath.Base(argv[0]))}
 	e.note(spec)
 	p, err := proc.Start(spec)
 	if err == nil {

@@ -23,7 +23,7 @@ func Iperf3(e *Env) (*Server, error) {
 	port := strconv.Itoa(proc.FreePort())
 	s := &Server{Name: "iperf3", URL: port}
 	// -1 is not given: it serves one test after another.
-	return s, s.start(e, proc.Server, "127.0.0.1:"+port, nil, "iperf3", "-s", "-B", "127.0.0.1", "-p", port)
+	return s, s.start(e, "127.0.0.1:"+port, nil, "iperf3", "-s", "-B", "127.0.0.1", "-p", port)
 }
 
 // IperfRun sends one stream in writes of 1 MiB; congestion "" is the host's
@@ -129,7 +129,7 @@ func UDPRef(e *Env) (*Server, error) {
 
 // startUDP is start for a server that has a UDP port when it is ready.
 func (s *Server) startUDP(e *Env, at netip.AddrPort, argv ...string) error {
-	p, err := s.launch(e, proc.Server, nil, argv)
+	p, err := s.launch(e, nil, argv)
 	if err != nil {
 		return err
 	}
@@ -154,7 +154,7 @@ func TCPRefHost(e *Env) (*Server, error) { return helper(e, "tcp-server", "--con
 func helper(e *Env, name string, args ...string) (*Server, error) {
 	addr := fmt.Sprintf("127.0.0.1:%d", proc.FreePort())
 	s := &Server{Name: name, URL: addr}
-	return s, s.start(e, proc.Server, addr, nil, append([]string{e.Self, name, "--addr", addr}, args...)...)
+	return s, s.start(e, addr, nil, append([]string{e.Self, name, "--addr", addr}, args...)...)
 }
 
 // HelperRun runs the client half of a helper with its options.

@@ -69,7 +69,7 @@ func Program(name string, args ...string) func(*Env) (*Server, error) {
 		}
 		port := strconv.Itoa(proc.FreePort())
 		s := &Server{Name: name, URL: port}
-		return s, s.start(e, proc.Server, "127.0.0.1:"+port, nil, slices.Concat([]string{bin, "serve", port}, args)...)
+		return s, s.start(e, "127.0.0.1:"+port, nil, slices.Concat([]string{bin, "serve", port}, args)...)
 	}
 }
 
@@ -104,7 +104,7 @@ func Hop(e *Env, behind *Server) (*Server, error) {
 	}
 	sock := filepath.Join(e.Scratch, fmt.Sprintf("hop-%d.sock", rand.Uint32()))
 	s := &Server{Name: "hop", URL: "nbd+unix:///?socket=" + sock, procs: behind.procs, clean: behind.clean}
-	return s, s.start(e, proc.Server, sock, nil, bin, sock, path)
+	return s, s.start(e, sock, nil, bin, sock, path)
 }
 
 // Kept is a server of 1 GiB that sums what it is given, in so many MiB of memory, and a process in
@@ -121,5 +121,5 @@ func Kept(e *Env, mib string, depth int, asks bool) (*Server, error) {
 	}
 	sock := filepath.Join(e.Scratch, fmt.Sprintf("kept-%d.sock", rand.Uint32()))
 	s := &Server{Name: "kept", URL: "nbd+unix:///?socket=" + sock, procs: behind.procs}
-	return s, s.start(e, proc.Server, sock, nil, e.binary("kept"), sock, behind.URL, strconv.Itoa(depth))
+	return s, s.start(e, sock, nil, e.binary("kept"), sock, behind.URL, strconv.Itoa(depth))
 }

@@ -76,7 +76,7 @@ func Target(e *Env, c TargetConfig) (*Server, error) {
 		s.Metrics = fmt.Sprintf("127.0.0.1:%d", proc.FreePort())
 		argv = append(argv, "--metrics", s.Metrics)
 	}
-	return s, s.start(e, proc.Server, addr, nil, argv...)
+	return s, s.start(e, addr, nil, argv...)
 }
 
 // TCP returns the URL of the same volume over plain iSCSI.
@@ -106,7 +106,7 @@ func namespace(scheme, url string) string {
 func Nbdkit(e *Env) (*Server, error) {
 	port := strconv.Itoa(proc.FreePort())
 	s := &Server{Name: "nbdkit memory", URL: "nbd://127.0.0.1:" + port}
-	return s, s.start(e, proc.Server, "127.0.0.1:"+port, nil, "nbdkit", "-f", "-i", "127.0.0.1", "-p", port, "memory", fmt.Sprintf("%dM", VolumeSize>>20))
+	return s, s.start(e, "127.0.0.1:"+port, nil, "nbdkit", "-f", "-i", "127.0.0.1", "-p", port, "memory", fmt.Sprintf("%dM", VolumeSize>>20))
 }
 
 // NbdkitReno is the same in a network namespace whose congestion control is
@@ -127,7 +127,7 @@ func NbdkitReno(e *Env) (*Server, error) {
 	}
 	const port = "10809" // nobody else is there
 	s.URL = "nbd://127.0.0.1:" + port
-	p, err := s.launch(e, proc.Server, nil, slices.Concat(s.Under, []string{"nbdkit", "-f", "-i", "127.0.0.1", "-p", port, "memory", fmt.Sprintf("%dM", VolumeSize>>20)}))
+	p, err := s.launch(e, nil, slices.Concat(s.Under, []string{"nbdkit", "-f", "-i", "127.0.0.1", "-p", port, "memory", fmt.Sprintf("%dM", VolumeSize>>20)}))
 	if err != nil {
 		return s, err
 	}
@@ -141,7 +141,7 @@ func NbdkitReno(e *Env) (*Server, error) {
 func NbdkitUnix(e *Env) (*Server, error) {
 	sock := filepath.Join(e.Scratch, fmt.Sprintf("nbdkit-%d.sock", rand.Uint32()))
 	s := &Server{Name: "nbdkit memory (unix)", URL: "nbd+unix:///?socket=" + sock}
-	return s, s.start(e, proc.Server, sock, nil, "nbdkit", "-f", "-U", sock, "memory", fmt.Sprintf("%dM", VolumeSize>>20))
+	return s, s.start(e, sock, nil, "nbdkit", "-f", "-U", sock, "memory", fmt.Sprintf("%dM", VolumeSize>>20))
 }
 
 // mallocEnv keeps glibc from mapping and unmapping every large buffer, which
@@ -166,7 +166,7 @@ func Tgt(e *Env) (*Server, error) {
 		os.Remove("/var/run/tgtd/socket." + control)
 		os.Remove("/var/run/tgtd/socket." + control + ".lock")
 	})
-	if err := s.start(e, proc.Server, addr, mallocEnv, tgtd, "-f", "-C", control, "--iscsi", "portal="+addr); err != nil {
+	if err := s.start(e, addr, mallocEnv, tgtd, "-f", "-C", control, "--iscsi", "portal="+addr); err != nil {
 		return s, err
 	}
 	steps := [][]string{
@@ -202,7 +202,7 @@ func Tgt(e *Env) (*Server, error) {
 func QemuNBD(e *Env, behind *Server) (*Server, error) {
 	sock := filepath.Join(e.Scratch, fmt.Sprintf("qemu-nbd-%d.sock", rand.Uint32()))
 	s := &Server{Name: "qemu-nbd of " + behind.Name, URL: "nbd+unix:///?socket=" + sock, procs: behind.procs, clean: behind.clean}
-	return s, s.start(e, proc.Server, sock, mallocEnv, "qemu-nbd", "-t", "-f", "raw", "-e", "8", "-k", sock, behind.URL)
+	return s, s.start(e, sock, mallocEnv, "qemu-nbd", "-t", "-f", "raw", "-e", "8", "-k", sock, behind.URL)
 }
 
 // Attach starts iser-initiator attach in front of another server.
@@ -210,5 +210,5 @@ func Attach(e *Env, behind *Server, url string) (*Server, error) {
 	dir := filepath.Join(e.Scratch, fmt.Sprintf("run-%d", rand.Uint32()))
 	sock := filepath.Join(e.Scratch, fmt.Sprintf("attach-%d.sock", rand.Uint32()))
 	s := &Server{Name: "attach", URL: "nbd+unix:///?socket=" + sock, procs: behind.procs, clean: behind.clean}
-	return s, s.start(e, proc.Server, sock, nil, e.Ours("iser-initiator"), "attach", "--device=none", "--run-dir", dir, "--socket", sock, url)
+	return s, s.start(e, sock, nil, e.Ours("iser-initiator"), "attach", "--device=none", "--run-dir", dir, "--socket", sock, url)
 }

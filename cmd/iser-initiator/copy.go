@@ -204,7 +204,7 @@ the target.`,
 
 // write is the command.
 func (f *copyFlags) write(cmd *cobra.Command, a []string) error {
-	in, n, err := input(a)
+	in, err := openInput(cmd.Context(), a)
 	if err != nil {
 		return err
 	}
@@ -214,7 +214,7 @@ func (f *copyFlags) write(cmd *cobra.Command, a []string) error {
 		return err
 	}
 	defer s.lun.Close()
-	total := s.length
+	n, total := in.length, s.length
 	if n >= 0 { // refuse before anything is written
 		if err := f.fits(s, a[1], n); err != nil {
 			return err
@@ -226,12 +226,7 @@ func (f *copyFlags) write(cmd *cobra.Command, a []string) error {
 	s.prog = startProgress("written", total, !f.quiet && !f.json)
 	defer s.prog.stop()
 	begun := time.Now()
-	r, err := newInterruptible(cmd.Context(), in)
-	if err != nil {
-		return err
-	}
-	defer r.Close()
-	if err := s.write(cmd.Context(), s.counted(r)); err != nil {
+	if err := s.write(cmd.Context(), s.counted(in)); err != nil {
 		return err
 	}
 	if f.flush {
@@ -295,7 +290,7 @@ func (f *copyFlags) padded(s *stream, name string, n int64) (int64, error) {
 
 // verify is the command.
 func (f *copyFlags) verify(cmd *cobra.Command, a []string) error {
-	in, n, err := input(a)
+	in, err := openInput(cmd.Context(), a)
 	if err != nil {
 		return err
 	}
@@ -305,7 +300,7 @@ func (f *copyFlags) verify(cmd *cobra.Command, a []string) error {
 		return err
 	}
 	defer s.lun.Close()
-	room := s.lun.Info().Size - s.off
+	n, room := in.length, s.lun.Info().Size-s.off
 	switch {
 	case s.length >= 0:
 	case n < 0:
@@ -322,15 +317,10 @@ func (f *copyFlags) verify(cmd *cobra.Command, a []string) error {
 	s.prog = startProgress("verified", s.length, !f.quiet && !f.json)
 	defer s.prog.stop()
 	begun := time.Now()
-	r, err := newInterruptible(cmd.Context(), in)
-	if err != nil {
-		return err
-	}
-	defer r.Close()
-	at, err := s.compare(cmd.Context(), s.counted(r))
+	at, err := s.compare(cmd.Context(), s.counted(in))
 	left := false
 	if err == nil && f.length < 0 && n < 0 { // how long the input is was not known before
-		left, err = more(r)
+		left, err = more(in)
 	}
 	s.prog.stop()
 	if left {

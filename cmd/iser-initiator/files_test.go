@@ -173,10 +173,9 @@ func TestInterruptible(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer r.Close()
 	defer w.Close()
 	ctx, cancel := context.WithCancel(t.Context())
-	in, err := newInterruptible(ctx, r)
+	in, err := newInput(ctx, r, -1)
 	if err != nil {
 		t.Fatal(err)
 	}

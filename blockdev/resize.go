@@ -2,8 +2,8 @@ package blockdev
 
 import "sync"
 
-// ResizeHooks is the list of functions to call after a resize. The zero value
-// is ready; devices embed it to implement OnResize.
+// ResizeHooks is the list of functions to call after a resize, for the devices' OnResize. The
+// zero value is ready.
 type ResizeHooks struct {
 	telling sync.Mutex // held by Tell and Change; taken before mu
 

@@ -31,8 +31,7 @@ type Disk struct {
 	writes int
 	ties   []*Disk
 	noLog  bool
-	subs   map[int]func(blockdev.Info)
-	nsub   int
+	hooks  blockdev.ResizeHooks
 }
 
 type write struct {
@@ -43,7 +42,7 @@ type write struct {
 
 // New makes a disk of size bytes that never fails.
 func New(size int64) *Disk {
-	return &Disk{size: size, pages: map[int64]*[pageSize]byte{}, stable: map[int64]*[pageSize]byte{}, left: -1, subs: map[int]func(blockdev.Info){}}
+	return &Disk{size: size, pages: map[int64]*[pageSize]byte{}, stable: map[int64]*[pageSize]byte{}, left: -1}
 }
 
 // Quiet turns the recording of unflushed writes off: for large tests.
@@ -101,14 +100,8 @@ func (d *Disk) Clone() *Disk {
 func (d *Disk) Grow(size int64) {
 	d.mu.Lock()
 	d.size = size
-	var fs []func(blockdev.Info)
-	for _, f := range d.subs {
-		fs = append(fs, f)
-	}
 	d.mu.Unlock()
-	for _, f := range fs {
-		f(d.Info())
-	}
+	d.hooks.Tell(d.Info)
 }
 
 func clonePages(p map[int64]*[pageSize]byte) map[int64]*[pageSize]byte {
@@ -341,14 +334,7 @@ func (d *Disk) ReleaseLease(l *blockdev.Lease) {
 }
 
 // OnResize implements blockdev.Device.
-func (d *Disk) OnResize(f func(blockdev.Info)) func() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	k := d.nsub
-	d.nsub++
-	d.subs[k] = f
-	return func() { d.mu.Lock(); delete(d.subs, k); d.mu.Unlock() }
-}
+func (d *Disk) OnResize(f func(blockdev.Info)) func() { return d.hooks.Add(f) }
 
 // Close implements blockdev.Device; the content stays.
 func (d *Disk) Close() error { return nil }

@@ -38,9 +38,7 @@ type Device struct {
 	change sync.Mutex
 	older  []*gen // retired ones that have not drained; guarded by change
 
-	subMu sync.Mutex // guards subs
-	subs  map[int]func(blockdev.Info)
-	next  int
+	hooks blockdev.ResizeHooks
 
 	stage stager
 	pool  *blockdev.Pool
@@ -70,7 +68,7 @@ func New(dev blockdev.Device, pool *blockdev.Pool) *Device {
 	if pool == nil {
 		pool = blockdev.DefaultPool()
 	}
-	d := &Device{subs: map[int]func(blockdev.Info){}, pool: pool}
+	d := &Device{pool: pool}
 	d.stage.d = d
 	d.cur.Store(d.newGen(dev, false))
 	return d
@@ -123,7 +121,7 @@ func (d *Device) Switch(dev blockdev.Device) {
 	d.cur.Store(d.newGen(dev, false))
 	d.retireLocked(old)
 	d.change.Unlock()
-	d.tell(old.dev.Info(), dev.Info())
+	d.Announce(old.dev.Info())
 }
 
 // retireLocked retires g and remembers it until it has drained.
@@ -186,7 +184,7 @@ func (f *Frozen) Thaw(dev blockdev.Device) {
 	d.gate.Unlock()
 	d.change.Unlock()
 	if dev != f.old.dev {
-		d.tell(f.old.dev.Info(), dev.Info())
+		d.Announce(f.old.dev.Info())
 	}
 }
 
@@ -204,32 +202,14 @@ func (f *Frozen) Drain(ctx context.Context) error {
 
 // Announce runs the callbacks if the size is not what it was: for a device
 // whose lower device has changed its size by itself.
-func (d *Device) Announce(was blockdev.Info) { d.tell(was, d.Info()) }
-
-func (d *Device) tell(was, is blockdev.Info) {
-	if was.Size == is.Size {
-		return
-	}
-	d.subMu.Lock()
-	fs := make([]func(blockdev.Info), 0, len(d.subs))
-	for _, f := range d.subs {
-		fs = append(fs, f)
-	}
-	d.subMu.Unlock()
-	for _, f := range fs {
-		f(is)
+func (d *Device) Announce(was blockdev.Info) {
+	if was.Size != d.Info().Size {
+		d.hooks.Tell(d.Info)
 	}
 }
 
 // OnResize implements blockdev.Device.
-func (d *Device) OnResize(f func(blockdev.Info)) (cancel func()) {
-	d.subMu.Lock()
-	defer d.subMu.Unlock()
-	k := d.next
-	d.next++
-	d.subs[k] = f
-	return func() { d.subMu.Lock(); delete(d.subs, k); d.subMu.Unlock() }
-}
+func (d *Device) OnResize(f func(blockdev.Info)) (cancel func()) { return d.hooks.Add(f) }
 
 // Info implements blockdev.Device.
 func (d *Device) Info() blockdev.Info { return d.cur.Load().dev.Info() }

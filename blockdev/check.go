@@ -18,6 +18,20 @@ func CheckRange(off, n, size int64, blockSize int) error {
 	return nil
 }
 
+// Check is CheckRange of a device that says i of itself.
+func (i *Info) Check(off, n int64) error { return CheckRange(off, n, i.Size, i.BlockSize) }
+
+// CheckWrite is Check for what changes content; ErrReadOnly where nothing may.
+func (i *Info) CheckWrite(off, n int64) error {
+	if err := i.Check(off, n); err != nil {
+		return err
+	}
+	if i.ReadOnly {
+		return ErrReadOnly
+	}
+	return nil
+}
+
 // CheckGeometry reports why a device cannot have this size and these blocks.
 // The messages are for the person who wrote the configuration.
 func CheckGeometry(size int64, blockSize, physBlockSize int) error {

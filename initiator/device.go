@@ -20,7 +20,7 @@ func (l *LUN) Extents(off, n int64) ([]blockdev.Extent, error) {
 	}
 	g := l.geo.Load()
 	bs := int64(g.info.BlockSize)
-	if err := blockdev.CheckRange(off, n, g.info.Size, g.info.BlockSize); err != nil {
+	if err := g.info.Check(off, n); err != nil {
 		return nil, err
 	}
 	if n == 0 {

@@ -48,7 +48,7 @@ func (l *LUN) prepare(req *Request) (r *request, done bool) {
 	if op.span != nil {
 		n, err := op.span(r, g)
 		if err == nil {
-			err = blockdev.CheckRange(r.Off, n, info.Size, info.BlockSize)
+			err = info.Check(r.Off, n)
 		}
 		if r.Err = err; err != nil || n == 0 {
 			return r, true

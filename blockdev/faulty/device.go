@@ -13,7 +13,7 @@ func (d *Device) check(off, n int64) error {
 	if info.Size == 0 {
 		return blockdev.ErrClosed
 	}
-	return blockdev.CheckRange(off, n, info.Size, info.BlockSize)
+	return info.Check(off, n)
 }
 
 // LeaseRead implements blockdev.Device. The lease is that of the lower device:

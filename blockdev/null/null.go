@@ -76,14 +76,18 @@ func (d *Device) Info() blockdev.Info {
 	return info
 }
 
-func (d *Device) check(off, n int64, write bool) error {
+func (d *Device) check(off, n int64) error {
 	if !d.open.Load() {
 		return blockdev.ErrClosed
 	}
-	if err := blockdev.CheckRange(off, n, d.size.Load(), d.info.BlockSize); err != nil {
+	return blockdev.CheckRange(off, n, d.size.Load(), d.info.BlockSize)
+}
+
+func (d *Device) checkWrite(off, n int64) error {
+	if err := d.check(off, n); err != nil {
 		return err
 	}
-	if write && d.info.ReadOnly {
+	if d.info.ReadOnly {
 		return blockdev.ErrReadOnly
 	}
 	return nil
@@ -91,7 +95,7 @@ func (d *Device) check(off, n int64, write bool) error {
 
 // LeaseRead implements blockdev.Device.
 func (d *Device) LeaseRead(l *blockdev.Lease, off int64, n int, _ blockdev.Mode) error {
-	if err := d.check(off, int64(n), false); err != nil {
+	if err := d.check(off, int64(n)); err != nil {
 		return err
 	}
 	l.Off, l.Len, l.Write, l.Direct, l.Owner = off, n, false, true, d
@@ -101,7 +105,7 @@ func (d *Device) LeaseRead(l *blockdev.Lease, off int64, n int, _ blockdev.Mode)
 
 // LeaseWrite implements blockdev.Device.
 func (d *Device) LeaseWrite(l *blockdev.Lease, off int64, n int, m blockdev.Mode) error {
-	if err := d.check(off, int64(n), true); err != nil {
+	if err := d.checkWrite(off, int64(n)); err != nil {
 		return err
 	}
 	return d.pool.Lend(l, d, off, n, true, m)
@@ -123,7 +127,7 @@ func (d *Device) ReleaseLease(l *blockdev.Lease) {
 
 // ReadAt implements blockdev.Device.
 func (d *Device) ReadAt(p []byte, off int64) (int, error) {
-	if err := d.check(off, int64(len(p)), false); err != nil {
+	if err := d.check(off, int64(len(p))); err != nil {
 		return 0, err
 	}
 	clear(p)
@@ -132,27 +136,27 @@ func (d *Device) ReadAt(p []byte, off int64) (int, error) {
 
 // WriteAt implements blockdev.Device.
 func (d *Device) WriteAt(p []byte, off int64) (int, error) {
-	if err := d.check(off, int64(len(p)), true); err != nil {
+	if err := d.checkWrite(off, int64(len(p))); err != nil {
 		return 0, err
 	}
 	return len(p), nil
 }
 
 // Flush implements blockdev.Device.
-func (d *Device) Flush() error { return d.check(0, 0, false) }
+func (d *Device) Flush() error { return d.check(0, 0) }
 
 // FlushRange implements blockdev.Device.
-func (d *Device) FlushRange(off, n int64) error { return d.check(off, n, false) }
+func (d *Device) FlushRange(off, n int64) error { return d.check(off, n) }
 
 // Discard implements blockdev.Device.
-func (d *Device) Discard(off, n int64) error { return d.check(off, n, true) }
+func (d *Device) Discard(off, n int64) error { return d.checkWrite(off, n) }
 
 // WriteZeroes implements blockdev.Device.
-func (d *Device) WriteZeroes(off, n int64, _ bool) error { return d.check(off, n, true) }
+func (d *Device) WriteZeroes(off, n int64, _ bool) error { return d.checkWrite(off, n) }
 
 // Extents implements blockdev.Device: all of it is a hole.
 func (d *Device) Extents(off, n int64) ([]blockdev.Extent, error) {
-	if err := d.check(off, n, false); err != nil {
+	if err := d.check(off, n); err != nil {
 		return nil, err
 	}
 	return []blockdev.Extent{{Off: off, Len: n}}, nil
@@ -164,7 +168,7 @@ func (d *Device) OnResize(f func(blockdev.Info)) (cancel func()) { return d.hook
 // Resize implements blockdev.Resizer. Leases lend no memory of the volume, so
 // shrinking needs no care.
 func (d *Device) Resize(n int64) error {
-	if err := d.check(0, 0, true); err != nil {
+	if err := d.checkWrite(0, 0); err != nil {
 		return err
 	}
 	if err := blockdev.CheckGeometry(n, d.info.BlockSize, d.info.PhysBlockSize); err != nil {

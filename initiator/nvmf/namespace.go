@@ -348,7 +348,7 @@ func (n *Namespace) abort(r *blockio.Request, why error, ended <-chan struct{}) 
 // FlushRange is Flush: NVMe has no other.
 func (n *Namespace) FlushRange(off, length int64) error {
 	i := n.Info()
-	if err := blockdev.CheckRange(off, length, i.Size, i.BlockSize); err != nil || length == 0 {
+	if err := i.Check(off, length); err != nil || length == 0 {
 		return err
 	}
 	return n.Flush()
@@ -370,7 +370,7 @@ func (n *Namespace) Extents(off, length int64) ([]blockdev.Extent, error) {
 		return nil, blockdev.ErrClosed
 	}
 	i := n.Info()
-	if err := blockdev.CheckRange(off, length, i.Size, i.BlockSize); err != nil {
+	if err := i.Check(off, length); err != nil {
 		return nil, err
 	}
 	return []blockdev.Extent{{Off: off, Len: length, Data: true}}, nil

@@ -205,7 +205,7 @@ func (n *Namespace) begin(r *request) (done bool) {
 	if r.Op == blockio.OpCompareAndWrite {
 		span /= 2
 	}
-	if r.Err = blockdev.CheckRange(r.Off, span, g.info.Size, g.info.BlockSize); r.Err != nil || span == 0 {
+	if r.Err = g.info.Check(r.Off, span); r.Err != nil || span == 0 {
 		return true
 	}
 	if op.single {

@@ -23,20 +23,19 @@ func (o *Origin) Info() blockdev.Info {
 	return i
 }
 
-func (o *Origin) check(off, n int64, write bool) error {
+func (o *Origin) check(off, n int64) error {
 	i := o.s.base.Info()
-	if err := blockdev.CheckRange(off, n, i.Size, i.BlockSize); err != nil {
-		return err
-	}
-	if write && i.ReadOnly {
-		return blockdev.ErrReadOnly
-	}
-	return nil
+	return i.Check(off, n)
+}
+
+func (o *Origin) checkWrite(off, n int64) error {
+	i := o.s.base.Info()
+	return i.CheckWrite(off, n)
 }
 
 // ReadAt implements blockdev.Device.
 func (o *Origin) ReadAt(p []byte, off int64) (int, error) {
-	if err := o.check(off, int64(len(p)), false); err != nil {
+	if err := o.check(off, int64(len(p))); err != nil {
 		return 0, err
 	}
 	o.s.mu.RLock()
@@ -49,7 +48,7 @@ func (o *Origin) ReadAt(p []byte, off int64) (int, error) {
 
 // WriteAt implements blockdev.Device.
 func (o *Origin) WriteAt(p []byte, off int64) (int, error) {
-	if err := o.check(off, int64(len(p)), true); err != nil {
+	if err := o.checkWrite(off, int64(len(p))); err != nil {
 		return 0, err
 	}
 	err := o.write(off, int64(len(p)), func(dev blockdev.Device, at, n, rel int64) error {
@@ -104,7 +103,7 @@ func (o *Origin) LeaseRead(l *blockdev.Lease, off int64, n int, m blockdev.Mode)
 	if !merging {
 		return swap.Through(l, o, o.s.base, off, n, m, false)
 	}
-	if err := o.check(off, int64(n), false); err != nil {
+	if err := o.check(off, int64(n)); err != nil {
 		return err
 	}
 	if m != blockdev.Wait {
@@ -117,7 +116,7 @@ func (o *Origin) LeaseRead(l *blockdev.Lease, off int64, n int, m blockdev.Mode)
 // LeaseWrite implements blockdev.Device. Chunks that snapshots lack are copied
 // out before the origin's memory is lent.
 func (o *Origin) LeaseWrite(l *blockdev.Lease, off int64, n int, m blockdev.Mode) error {
-	if err := o.check(off, int64(n), true); err != nil {
+	if err := o.checkWrite(off, int64(n)); err != nil {
 		return err
 	}
 	s := o.s
@@ -176,7 +175,7 @@ func (o *Origin) Flush() error {
 
 // FlushRange implements blockdev.Device.
 func (o *Origin) FlushRange(off, n int64) error {
-	if err := o.check(off, n, false); err != nil {
+	if err := o.check(off, n); err != nil {
 		return err
 	}
 	o.s.mu.RLock()
@@ -190,7 +189,7 @@ func (o *Origin) FlushRange(off, n int64) error {
 
 // Discard implements blockdev.Device.
 func (o *Origin) Discard(off, n int64) error {
-	if err := o.check(off, n, true); err != nil {
+	if err := o.checkWrite(off, n); err != nil {
 		return err
 	}
 	return o.write(off, n, func(dev blockdev.Device, at, n, _ int64) error { return dev.Discard(at, n) })
@@ -198,7 +197,7 @@ func (o *Origin) Discard(off, n int64) error {
 
 // WriteZeroes implements blockdev.Device.
 func (o *Origin) WriteZeroes(off, n int64, mayUnmap bool) error {
-	if err := o.check(off, n, true); err != nil {
+	if err := o.checkWrite(off, n); err != nil {
 		return err
 	}
 	return o.write(off, n, func(dev blockdev.Device, at, n, _ int64) error { return dev.WriteZeroes(at, n, mayUnmap) })
@@ -207,7 +206,7 @@ func (o *Origin) WriteZeroes(off, n int64, mayUnmap bool) error {
 // Erase implements blockdev.Eraser. What snapshots still show of the range stays in
 // their stores.
 func (o *Origin) Erase(off, n int64) error {
-	if err := o.check(off, n, true); err != nil {
+	if err := o.checkWrite(off, n); err != nil {
 		return err
 	}
 	return o.write(off, n, func(dev blockdev.Device, at, n, _ int64) error { return swap.Erase(dev, at, n) })

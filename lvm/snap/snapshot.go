@@ -93,15 +93,14 @@ func (n *Snapshot) Info() blockdev.Info {
 	return i
 }
 
-func (n *Snapshot) check(off, k int64, write bool) error {
+func (n *Snapshot) check(off, k int64) error {
 	i := n.Info()
-	if err := blockdev.CheckRange(off, k, i.Size, i.BlockSize); err != nil {
-		return err
-	}
-	if write && i.ReadOnly {
-		return blockdev.ErrReadOnly
-	}
-	return nil
+	return i.Check(off, k)
+}
+
+func (n *Snapshot) checkWrite(off, k int64) error {
+	i := n.Info()
+	return i.CheckWrite(off, k)
 }
 
 // failed is what an invalid snapshot answers: its data is gone.
@@ -111,7 +110,7 @@ func failed() error {
 
 // ReadAt implements blockdev.Device.
 func (n *Snapshot) ReadAt(p []byte, off int64) (int, error) {
-	if err := n.check(off, int64(len(p)), false); err != nil {
+	if err := n.check(off, int64(len(p))); err != nil {
 		return 0, err
 	}
 	n.set.mu.RLock()
@@ -141,7 +140,7 @@ func (n *Snapshot) readLocked(p []byte, off int64) (int, error) {
 
 // WriteAt implements blockdev.Device.
 func (n *Snapshot) WriteAt(p []byte, off int64) (int, error) {
-	if err := n.check(off, int64(len(p)), true); err != nil {
+	if err := n.checkWrite(off, int64(len(p))); err != nil {
 		return 0, err
 	}
 	one := [1][]byte{p}
@@ -229,11 +228,8 @@ func (n *Snapshot) own(off, k int64, ps [][]byte) (mine []pair, err error) {
 	return mine, nil // the writer checks whether the snapshot is still valid
 }
 
-// lendable checks a range that is to be lent, and reports whether it is in chunks of the snapshot's own.
-func (n *Snapshot) lendable(off, k int64, write bool) (own bool, err error) {
-	if err := n.check(off, k, write); err != nil {
-		return false, err
-	}
+// lendable reports whether a range that is to be lent is in chunks of the snapshot's own.
+func (n *Snapshot) lendable(off, k int64) (own bool, err error) {
 	n.set.mu.RLock()
 	defer n.set.mu.RUnlock()
 	if !n.st.valid {
@@ -246,7 +242,10 @@ func (n *Snapshot) lendable(off, k int64, write bool) (own bool, err error) {
 // what it shares with the origin is copied, because the origin may be written
 // while the lease is open.
 func (n *Snapshot) LeaseRead(l *blockdev.Lease, off int64, k int, m blockdev.Mode) error {
-	own, err := n.lendable(off, int64(k), false)
+	if err := n.check(off, int64(k)); err != nil {
+		return err
+	}
+	own, err := n.lendable(off, int64(k))
 	switch {
 	case err != nil:
 		return err
@@ -262,7 +261,10 @@ func (n *Snapshot) LeaseRead(l *blockdev.Lease, off int64, k int, m blockdev.Mod
 // LeaseWrite implements blockdev.Device. Chunks of its own are lent directly,
 // others are staged.
 func (n *Snapshot) LeaseWrite(l *blockdev.Lease, off int64, k int, m blockdev.Mode) error {
-	own, err := n.lendable(off, int64(k), true)
+	if err := n.checkWrite(off, int64(k)); err != nil {
+		return err
+	}
+	own, err := n.lendable(off, int64(k))
 	switch {
 	case err != nil:
 		return err
@@ -332,7 +334,7 @@ func (n *Snapshot) Flush() error { return n.unlessLost(n.st.dev.Flush()) }
 
 // FlushRange implements blockdev.Device.
 func (n *Snapshot) FlushRange(off, k int64) error {
-	if err := n.check(off, k, false); err != nil {
+	if err := n.check(off, k); err != nil {
 		return err
 	}
 	return n.Flush()
@@ -341,7 +343,7 @@ func (n *Snapshot) FlushRange(off, k int64) error {
 // Discard implements blockdev.Device: dm-snapshot's stores cannot give chunks
 // back.
 func (n *Snapshot) Discard(off, k int64) error {
-	if err := n.check(off, k, true); err != nil {
+	if err := n.checkWrite(off, k); err != nil {
 		return err
 	}
 	return blockdev.ErrNotSupported
@@ -349,7 +351,7 @@ func (n *Snapshot) Discard(off, k int64) error {
 
 // WriteZeroes implements blockdev.Device.
 func (n *Snapshot) WriteZeroes(off, k int64, _ bool) error {
-	if err := n.check(off, k, true); err != nil {
+	if err := n.checkWrite(off, k); err != nil {
 		return err
 	}
 	zero := make([]byte, min(k, 1<<20))
@@ -374,7 +376,7 @@ func (n *Snapshot) Erase(off, k int64) error {
 
 // Extents implements blockdev.Device.
 func (n *Snapshot) Extents(off, k int64) ([]blockdev.Extent, error) {
-	if err := n.check(off, k, false); err != nil {
+	if err := n.check(off, k); err != nil {
 		return nil, err
 	}
 	n.set.mu.RLock()

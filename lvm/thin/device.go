@@ -79,11 +79,15 @@ func (d *Device) Info() blockdev.Info {
 		Thin: true, Rotational: i.Rotational, Backend: "lvm", ID: d.name}
 }
 
-func (d *Device) check(off, n int64, write bool) error {
-	if err := blockdev.CheckRange(off, n, d.size, d.p.cfg.Data.Info().BlockSize); err != nil {
+func (d *Device) check(off, n int64) error {
+	return blockdev.CheckRange(off, n, d.size, d.p.cfg.Data.Info().BlockSize)
+}
+
+func (d *Device) checkWrite(off, n int64) error {
+	if err := d.check(off, n); err != nil {
 		return err
 	}
-	if write && (d.ro || d.p.cfg.Data.Info().ReadOnly) {
+	if d.ro || d.p.cfg.Data.Info().ReadOnly {
 		return blockdev.ErrReadOnly
 	}
 	return nil
@@ -200,7 +204,7 @@ func (d *Device) each(off, n int64, f func(vb uint64, in, at, n int64) error) er
 
 // ReadAt implements blockdev.Device.
 func (d *Device) ReadAt(p []byte, off int64) (int, error) {
-	if err := d.check(off, int64(len(p)), false); err != nil {
+	if err := d.check(off, int64(len(p))); err != nil {
 		return 0, err
 	}
 	g := d.p.gens.enter()
@@ -228,7 +232,7 @@ func (d *Device) WriteAt(p []byte, off int64) (int, error) { return d.WriteAtUnt
 
 // WriteAtUntil implements blockdev.SpaceWaiter.
 func (d *Device) WriteAtUntil(p []byte, off int64, stop blockdev.Stop) (int, error) {
-	if err := d.check(off, int64(len(p)), true); err != nil {
+	if err := d.checkWrite(off, int64(len(p))); err != nil {
 		return 0, err
 	}
 	err := d.each(off, int64(len(p)), func(vb uint64, in, at, n int64) error {
@@ -296,7 +300,7 @@ func (d *Device) Flush() error {
 // FlushRange implements blockdev.Device. It commits only if the mapping of the
 // range is not on disk yet.
 func (d *Device) FlushRange(off, n int64) error {
-	if err := d.check(off, n, false); err != nil {
+	if err := d.check(off, n); err != nil {
 		return err
 	}
 	return d.flushRange(off, n, false)
@@ -347,7 +351,7 @@ func (d *Device) flushMapping(begun uint64, changed, under bool, failed error) e
 
 // Extents implements blockdev.Device.
 func (d *Device) Extents(off, n int64) ([]blockdev.Extent, error) {
-	if err := d.check(off, n, false); err != nil {
+	if err := d.check(off, n); err != nil {
 		return nil, err
 	}
 	if n == 0 {

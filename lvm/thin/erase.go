@@ -13,7 +13,7 @@ func (d *Device) Erase(off, n int64) error { return d.EraseUntil(off, n, nil) }
 // EraseUntil is Erase; a wait for space ends with blockdev.ErrStopped when stop,
 // which may be nil, says so. The ends of the range may lie in shared blocks.
 func (d *Device) EraseUntil(off, n int64, stop blockdev.Stop) error {
-	if err := d.check(off, n, true); err != nil {
+	if err := d.checkWrite(off, n); err != nil {
 		return err
 	}
 	es, err := d.Extents(off, n)

@@ -10,7 +10,7 @@ import (
 // LeaseRead implements blockdev.Device: mapped blocks are lent by the data
 // device, the rest is a shared region of zeroes.
 func (d *Device) LeaseRead(l *blockdev.Lease, off int64, n int, m blockdev.Mode) error {
-	if err := d.check(off, int64(n), false); err != nil {
+	if err := d.check(off, int64(n)); err != nil {
 		return err
 	}
 	g := d.p.gens.enter()
@@ -26,7 +26,7 @@ func (d *Device) LeaseRead(l *blockdev.Lease, off int64, n int, m blockdev.Mode)
 // LeaseWrite implements blockdev.Device: blocks that belong to this device
 // alone are lent directly; others are staged, and provisioned by the commit.
 func (d *Device) LeaseWrite(l *blockdev.Lease, off int64, n int, m blockdev.Mode) error {
-	if err := d.check(off, int64(n), true); err != nil {
+	if err := d.checkWrite(off, int64(n)); err != nil {
 		return err
 	}
 	own := n > 0

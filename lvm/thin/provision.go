@@ -185,7 +185,7 @@ func (d *Device) Discard(off, n int64) error { return d.DiscardUntil(off, n, nil
 // DiscardUntil implements blockdev.SpaceWaiter: the ends of the range may lie in
 // shared blocks, which take space to be zeroed.
 func (d *Device) DiscardUntil(off, n int64, stop blockdev.Stop) error {
-	if err := d.check(off, n, true); err != nil {
+	if err := d.checkWrite(off, n); err != nil {
 		return err
 	}
 	if d.p.cfg.NoDiscard {
@@ -203,7 +203,7 @@ func (d *Device) WriteZeroes(off, n int64, mayUnmap bool) error {
 
 // WriteZeroesUntil implements blockdev.SpaceWaiter.
 func (d *Device) WriteZeroesUntil(off, n int64, mayUnmap bool, stop blockdev.Stop) error {
-	if err := d.check(off, n, true); err != nil {
+	if err := d.checkWrite(off, n); err != nil {
 		return err
 	}
 	if !d.p.cfg.Zero {

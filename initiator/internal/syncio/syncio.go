@@ -119,7 +119,7 @@ func (c *Calls) Flush() error { return c.call(blockio.Request{Op: blockio.OpFlus
 // FlushRange makes completed writes of one range durable.
 func (c *Calls) FlushRange(off, n int64) error {
 	i := c.vol.Info()
-	if err := blockdev.CheckRange(off, n, i.Size, i.BlockSize); err != nil || n == 0 {
+	if err := i.Check(off, n); err != nil || n == 0 {
 		return err
 	}
 	return c.call(blockio.Request{Op: blockio.OpFlush, Off: off, Len: n})
@@ -172,7 +172,7 @@ func (c *Calls) lend(l *blockdev.Lease, off int64, n int, m blockdev.Mode) error
 		return blockdev.ErrClosed
 	}
 	i := c.vol.Info()
-	if err := blockdev.CheckRange(off, int64(n), i.Size, i.BlockSize); err != nil {
+	if err := i.Check(off, int64(n)); err != nil {
 		return err
 	}
 	if m != blockdev.Wait {

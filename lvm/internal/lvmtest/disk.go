@@ -152,7 +152,7 @@ func (d *Disk) Info() blockdev.Info {
 
 func (d *Disk) check(off, n int64) error {
 	i := d.Info()
-	return blockdev.CheckRange(off, n, i.Size, i.BlockSize)
+	return i.Check(off, n)
 }
 
 // ReadAt implements blockdev.Device.

@@ -19,11 +19,8 @@ func (d *Device) LeaseWrite(l *blockdev.Lease, off int64, n int, m blockdev.Mode
 	if g.staged {
 		i := g.dev.Info()
 		g.leave()
-		if err := blockdev.CheckRange(off, int64(n), i.Size, i.BlockSize); err != nil {
+		if err := i.CheckWrite(off, int64(n)); err != nil {
 			return err
-		}
-		if i.ReadOnly {
-			return blockdev.ErrReadOnly
 		}
 		if err := Stage(l, d.pool, &d.stage, off, n, m); err != nil {
 			return err

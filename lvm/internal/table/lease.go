@@ -7,7 +7,7 @@ import (
 
 // LeaseRead implements blockdev.Device.
 func (d *Device) LeaseRead(l *blockdev.Lease, off int64, n int, m blockdev.Mode) error {
-	if err := d.check(off, int64(n), false); err != nil {
+	if err := d.info.Check(off, int64(n)); err != nil {
 		return err
 	}
 	return d.lease(l, off, n, m, false)
@@ -15,7 +15,7 @@ func (d *Device) LeaseRead(l *blockdev.Lease, off int64, n int, m blockdev.Mode)
 
 // LeaseWrite implements blockdev.Device.
 func (d *Device) LeaseWrite(l *blockdev.Lease, off int64, n int, m blockdev.Mode) error {
-	if err := d.check(off, int64(n), true); err != nil {
+	if err := d.info.CheckWrite(off, int64(n)); err != nil {
 		return err
 	}
 	return d.lease(l, off, n, m, true)

@@ -108,16 +108,6 @@ func (d *Device) SetReadOnly() { d.info.ReadOnly = true }
 // Info implements blockdev.Device.
 func (d *Device) Info() blockdev.Info { return d.info }
 
-func (d *Device) check(off, n int64, write bool) error {
-	if err := blockdev.CheckRange(off, n, d.info.Size, d.info.BlockSize); err != nil {
-		return err
-	}
-	if write && d.info.ReadOnly {
-		return blockdev.ErrReadOnly
-	}
-	return nil
-}
-
 // find returns the index of the run that holds off.
 func (d *Device) find(off int64) int {
 	if len(d.runs) == 1 {
@@ -157,7 +147,7 @@ func (d *Device) each(off, n int64, f func(dev blockdev.Device, at, n, off int64
 
 // Pieces calls f for each piece of [off, off+n) in order: where it lies below.
 func (d *Device) Pieces(off, n int64, f func(dev blockdev.Device, at, n int64)) error {
-	if err := d.check(off, n, false); err != nil {
+	if err := d.info.Check(off, n); err != nil {
 		return err
 	}
 	return d.each(off, n, func(dev blockdev.Device, at, n, _ int64) error { f(dev, at, n); return nil })
@@ -165,7 +155,7 @@ func (d *Device) Pieces(off, n int64, f func(dev blockdev.Device, at, n int64)) 
 
 // ReadAt implements blockdev.Device.
 func (d *Device) ReadAt(p []byte, off int64) (int, error) {
-	if err := d.check(off, int64(len(p)), false); err != nil {
+	if err := d.info.Check(off, int64(len(p))); err != nil {
 		return 0, err
 	}
 	err := d.each(off, int64(len(p)), func(dev blockdev.Device, at, n, o int64) error {
@@ -180,7 +170,7 @@ func (d *Device) ReadAt(p []byte, off int64) (int, error) {
 
 // WriteAt implements blockdev.Device.
 func (d *Device) WriteAt(p []byte, off int64) (int, error) {
-	if err := d.check(off, int64(len(p)), true); err != nil {
+	if err := d.info.CheckWrite(off, int64(len(p))); err != nil {
 		return 0, err
 	}
 	err := d.each(off, int64(len(p)), func(dev blockdev.Device, at, n, o int64) error {
@@ -205,7 +195,7 @@ func (d *Device) Flush() error {
 
 // FlushRange implements blockdev.Device.
 func (d *Device) FlushRange(off, n int64) error {
-	if err := d.check(off, n, false); err != nil {
+	if err := d.info.Check(off, n); err != nil {
 		return err
 	}
 	return d.each(off, n, func(dev blockdev.Device, at, n, _ int64) error { return dev.FlushRange(at, n) })
@@ -213,7 +203,7 @@ func (d *Device) FlushRange(off, n int64) error {
 
 // Discard implements blockdev.Device.
 func (d *Device) Discard(off, n int64) error {
-	if err := d.check(off, n, true); err != nil {
+	if err := d.info.CheckWrite(off, n); err != nil {
 		return err
 	}
 	if !d.info.Discard {
@@ -224,7 +214,7 @@ func (d *Device) Discard(off, n int64) error {
 
 // WriteZeroes implements blockdev.Device.
 func (d *Device) WriteZeroes(off, n int64, mayUnmap bool) error {
-	if err := d.check(off, n, true); err != nil {
+	if err := d.info.CheckWrite(off, n); err != nil {
 		return err
 	}
 	return d.each(off, n, func(dev blockdev.Device, at, n, _ int64) error { return dev.WriteZeroes(at, n, mayUnmap) })
@@ -232,7 +222,7 @@ func (d *Device) WriteZeroes(off, n int64, mayUnmap bool) error {
 
 // Erase implements blockdev.Eraser.
 func (d *Device) Erase(off, n int64) error {
-	if err := d.check(off, n, true); err != nil {
+	if err := d.info.CheckWrite(off, n); err != nil {
 		return err
 	}
 	return d.each(off, n, func(dev blockdev.Device, at, n, _ int64) error { return swap.Erase(dev, at, n) })
@@ -240,7 +230,7 @@ func (d *Device) Erase(off, n int64) error {
 
 // Extents implements blockdev.Device.
 func (d *Device) Extents(off, n int64) ([]blockdev.Extent, error) {
-	if err := d.check(off, n, false); err != nil {
+	if err := d.info.Check(off, n); err != nil {
 		return nil, err
 	}
 	if n == 0 {

@@ -58,12 +58,18 @@ func (r *reader) fail(key, what string) {
 	}
 }
 
-func (r *reader) num(key string, need bool) uint64 {
+// num reads a number that must be there.
+func (r *reader) num(key string) uint64 {
+	if _, ok := r.s.Get(key); !ok {
+		r.fail(key, "missing")
+	}
+	return r.optionalNum(key)
+}
+
+// optionalNum reads a number; 0 where it is not there.
+func (r *reader) optionalNum(key string) uint64 {
 	v, ok := r.s.Get(key)
 	if !ok {
-		if need {
-			r.fail(key, "missing")
-		}
 		return 0
 	}
 	n, err := strconv.ParseUint(v.Text, 10, 63)
@@ -74,7 +80,7 @@ func (r *reader) num(key string, need bool) uint64 {
 }
 
 func (r *reader) extents(key string) uint64 {
-	n := r.num(key, true)
+	n := r.num(key)
 	if n > maxExtents {
 		r.fail(key, "too many extents")
 		return 0
@@ -85,7 +91,7 @@ func (r *reader) extents(key string) uint64 {
 // chunk reads the chunk size of a snapshot or pool, sectors.
 func (r *reader) chunk() uint64 {
 	const key = "chunk_size"
-	n := r.num(key, true)
+	n := r.num(key)
 	if r.err == nil && (n == 0 || n > 1<<30) {
 		r.fail(key, "not a sensible size")
 	}
@@ -130,12 +136,12 @@ func (r *reader) uuid(key string) ondisk.UUID {
 // load fills the model from the tree, and refuses what makes no sense.
 func (vg *VG) load() error {
 	r := &reader{s: vg.sec}
-	vg.ID, vg.Seqno = r.uuid("id"), r.num("seqno", true)
+	vg.ID, vg.Seqno = r.uuid("id"), r.num("seqno")
 	vg.Format, vg.Alloc = r.str("format"), r.str("allocation_policy")
 	vg.Status, vg.Flags, vg.Tags = r.words("status"), r.words("flags"), r.words("tags")
 	vg.SystemID, vg.LockType = r.str("system_id"), r.str("lock_type")
-	vg.ExtentSize = r.num("extent_size", true)
-	vg.MaxLV, vg.MaxPV, vg.Copies = r.num("max_lv", false), r.num("max_pv", false), r.num("metadata_copies", false)
+	vg.ExtentSize = r.num("extent_size")
+	vg.MaxLV, vg.MaxPV, vg.Copies = r.optionalNum("max_lv"), r.optionalNum("max_pv"), r.optionalNum("metadata_copies")
 	if r.err == nil && (vg.ExtentSize == 0 || vg.ExtentSize > MaxExtentSize) {
 		r.fail("extent_size", "not a sensible size")
 	}
@@ -148,7 +154,7 @@ func (vg *VG) load() error {
 			r := &reader{s: p}
 			pv := &PV{Name: p.Name, sec: p, ID: r.uuid("id"), Device: r.str("device"),
 				Status: r.words("status"), Flags: r.words("flags"), Tags: r.words("tags"),
-				DevSize: r.num("dev_size", false), PEStart: r.num("pe_start", true), PECount: r.extents("pe_count")}
+				DevSize: r.optionalNum("dev_size"), PEStart: r.num("pe_start"), PECount: r.extents("pe_count")}
 			if r.err != nil {
 				return r.err
 			}
@@ -184,8 +190,8 @@ func loadLV(l *Section) (*LV, error) {
 	}
 	r := &reader{s: l}
 	lv := &LV{Name: l.Name, sec: l, ID: r.uuid("id"), Status: r.words("status"), Flags: r.words("flags"),
-		Tags: r.words("tags"), Alloc: r.str("allocation_policy"), Created: int64(r.num("creation_time", false)), Host: r.str("creation_host")}
-	n := r.num("segment_count", true)
+		Tags: r.words("tags"), Alloc: r.str("allocation_policy"), Created: int64(r.optionalNum("creation_time")), Host: r.str("creation_host")}
+	n := r.num("segment_count")
 	if r.err != nil {
 		return nil, r.err
 	}
@@ -217,9 +223,9 @@ func loadSegment(s *Section) (*Segment, error) {
 	seg.Type, seg.TypeFlags, _ = strings.Cut(r.str("type"), "+")
 	switch seg.Type {
 	case Striped:
-		n := r.num("stripe_count", true)
+		n := r.num("stripe_count")
 		if n > 1 {
-			seg.StripeSize = r.num("stripe_size", true)
+			seg.StripeSize = r.num("stripe_size")
 		}
 		v, _ := s.Get("stripes")
 		seg.Stripes = r.areas("stripes", v)
@@ -239,15 +245,15 @@ func loadSegment(s *Section) (*Segment, error) {
 		}
 	case ThinPool:
 		seg.Metadata, seg.Pool = r.str("metadata"), r.str("pool")
-		seg.TransactionID, seg.ChunkSize = r.num("transaction_id", true), r.chunk()
-		seg.Discards, seg.ZeroNew = r.str("discards"), r.num("zero_new_blocks", false) != 0
+		seg.TransactionID, seg.ChunkSize = r.num("transaction_id"), r.chunk()
+		seg.Discards, seg.ZeroNew = r.str("discards"), r.optionalNum("zero_new_blocks") != 0
 		for i := 1; ; i++ {
 			m := s.Sub("message" + itoa(i))
 			if m == nil {
 				break
 			}
 			mr := &reader{s: m}
-			seg.Messages = append(seg.Messages, Message{Create: mr.str("create"), Delete: mr.num("delete", false)})
+			seg.Messages = append(seg.Messages, Message{Create: mr.str("create"), Delete: mr.optionalNum("delete")})
 			if mr.err != nil {
 				return nil, mr.err
 			}
@@ -256,7 +262,7 @@ func loadSegment(s *Section) (*Segment, error) {
 			r.fail("pool", "thin pool without data or metadata")
 		}
 	case Thin:
-		seg.Pool, seg.TransactionID, seg.DeviceID = r.str("thin_pool"), r.num("transaction_id", true), r.num("device_id", true)
+		seg.Pool, seg.TransactionID, seg.DeviceID = r.str("thin_pool"), r.num("transaction_id"), r.num("device_id")
 		seg.Origin, seg.External, seg.Merge = r.str("origin"), r.str("external_origin"), r.str("merge")
 		if seg.Pool == "" || seg.DeviceID >= 1<<24 {
 			r.fail("thin_pool", "thin volume without pool, or with a bad device_id")

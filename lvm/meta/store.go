@@ -79,9 +79,9 @@ func (vg *VG) sync() {
 	s.Set("id", Str(vg.ID.String()))
 	s.Set("seqno", Int(vg.Seqno))
 	s.optStr("format", vg.Format)
-	s.words("status", vg.Status, true)
-	s.words("flags", vg.Flags, true)
-	s.words("tags", vg.Tags, false)
+	s.words("status", vg.Status)
+	s.words("flags", vg.Flags)
+	s.optionalWords("tags", vg.Tags)
 	s.Set("extent_size", Int(vg.ExtentSize))
 	s.Set("max_lv", Int(vg.MaxLV))
 	s.Set("max_pv", Int(vg.MaxPV))
@@ -131,13 +131,17 @@ func (s *Section) optStr(key, v string) {
 	s.Set(key, Str(v))
 }
 
-// words sets a list; an empty optional list is absent. A list that did not
-// change keeps its exact form.
-func (s *Section) words(key string, v []string, always bool) {
-	if len(v) == 0 && !always {
+// optionalWords sets a list that is absent when it is empty.
+func (s *Section) optionalWords(key string, v []string) {
+	if len(v) == 0 {
 		s.Remove(key)
 		return
 	}
+	s.words(key, v)
+}
+
+// words sets a list. One that did not change keeps its exact form.
+func (s *Section) words(key string, v []string) {
 	if old, ok := s.Get(key); ok && old.Kind == String && len(v) == 1 && v[0] == old.Text {
 		return
 	}
@@ -157,9 +161,9 @@ func (pv *PV) sync() *Section {
 	} else if old, _ := s.Get("device"); old.Text != pv.Device {
 		s.Set("device", Str(pv.Device))
 	}
-	s.words("status", pv.Status, true)
-	s.words("flags", pv.Flags, true)
-	s.words("tags", pv.Tags, false)
+	s.words("status", pv.Status)
+	s.words("flags", pv.Flags)
+	s.optionalWords("tags", pv.Tags)
 	if pv.DevSize != 0 {
 		s.Set("dev_size", Int(pv.DevSize))
 	}
@@ -175,9 +179,9 @@ func (lv *LV) sync() *Section {
 	s := lv.sec
 	s.Name = lv.Name
 	s.Set("id", Str(lv.ID.String()))
-	s.words("status", lv.Status, true)
-	s.words("flags", lv.Flags, true)
-	s.words("tags", lv.Tags, false)
+	s.words("status", lv.Status)
+	s.words("flags", lv.Flags)
+	s.optionalWords("tags", lv.Tags)
 	if lv.Created != 0 {
 		s.Set("creation_time", Int(lv.Created))
 		if lv.Host != "" {
@@ -209,7 +213,7 @@ func (seg *Segment) sync(name string) *Section {
 		typ += "+" + seg.TypeFlags
 	}
 	s.Set("type", Str(typ))
-	s.words("tags", seg.Tags, false)
+	s.optionalWords("tags", seg.Tags)
 	switch seg.Type {
 	case Striped:
 		s.Set("stripe_count", Int(len(seg.Stripes)))

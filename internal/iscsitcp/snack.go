@@ -30,73 +30,97 @@ func (rec *recovery) snack(in *inPDU) error {
 	return c.rx.notify(in)
 }
 
-// serve returns why q is rejected, 0 when it was served. The caller holds
-// c.mu.
+// serve returns why q is rejected, 0 when it was served; so do those below, each for one type of
+// SNACK. The caller holds c.mu.
 func (rec *recovery) serve(q iscsi.SNACK) iscsi.RejectReason {
-	beg, run := q.BegRun(), q.RunLength()
-	itt, tag := q.ITT(), q.TTT()
-	t := rec.tasks[itt]
 	switch q.Type() {
 	case iscsi.SNACKData:
-		switch {
-		case itt == iscsi.ReservedTag || tag != iscsi.ReservedTag:
-			return iscsi.RejectInvalidField
-		case t == nil:
-			return rec.r2tAgain(itt, beg, run)
-		}
-		if beg == 0 && run == 0 {
-			beg = t.first
-		}
-		n, ok := inRun(beg, run, t.first, len(t.pdus))
-		switch {
-		case !ok:
-			return iscsi.RejectProtocol
-		case t.lost:
-			return iscsi.RejectSNACK
-		}
-		rec.dataAgain(t, int(beg-t.first), n)
+		return rec.snackData(q)
 	case iscsi.SNACKStatus:
-		if itt != iscsi.ReservedTag || tag != iscsi.ReservedTag {
-			return iscsi.RejectInvalidField
-		}
-		if len(rec.status) == 0 {
-			return iscsi.RejectProtocol
-		}
-		first := rec.status[0].sn
-		if beg == 0 && run == 0 {
-			beg = first
-		}
-		n, ok := inRun(beg, run, first, len(rec.status))
-		if !ok {
-			return iscsi.RejectProtocol
-		}
-		for i := range n {
-			if rec.status[int(beg-first)+i].lost {
-				return iscsi.RejectSNACK
-			}
-		}
-		for i := range n {
-			rec.statusAgain(&rec.status[int(beg-first)+i])
-		}
+		return rec.snackStatus(q)
 	case iscsi.SNACKDataACK:
-		t = rec.tags[tag]
-		if itt != iscsi.ReservedTag || run != 0 || t == nil || q.LUN() != t.lun || beg-t.first > uint32(len(t.pdus)) {
-			return iscsi.RejectDataACK
-		}
-		rec.ackedData(t, beg)
+		return rec.snackDataACK(q)
 	case iscsi.SNACKRData:
-		switch {
-		case t == nil:
-			return iscsi.RejectProtocol
-		case beg != 0 || run != 0 || tag == 0 || tag == iscsi.ReservedTag:
-			return iscsi.RejectInvalidField
-		case t.lost:
-			return iscsi.RejectSNACK
-		}
-		rec.recut(t, tag)
-	default:
+		return rec.snackRData(q)
+	}
+	return iscsi.RejectInvalidField
+}
+
+// snackData sends Data-In PDUs or R2Ts again.
+func (rec *recovery) snackData(q iscsi.SNACK) iscsi.RejectReason {
+	beg, run := q.BegRun(), q.RunLength()
+	itt := q.ITT()
+	t := rec.tasks[itt]
+	switch {
+	case itt == iscsi.ReservedTag || q.TTT() != iscsi.ReservedTag:
+		return iscsi.RejectInvalidField
+	case t == nil:
+		return rec.r2tAgain(itt, beg, run)
+	}
+	if beg == 0 && run == 0 {
+		beg = t.first
+	}
+	n, ok := inRun(beg, run, t.first, len(t.pdus))
+	switch {
+	case !ok:
+		return iscsi.RejectProtocol
+	case t.lost:
+		return iscsi.RejectSNACK
+	}
+	rec.dataAgain(t, int(beg-t.first), n)
+	return 0
+}
+
+// snackStatus sends numbered responses again: all of the run, or none.
+func (rec *recovery) snackStatus(q iscsi.SNACK) iscsi.RejectReason {
+	beg, run := q.BegRun(), q.RunLength()
+	if q.ITT() != iscsi.ReservedTag || q.TTT() != iscsi.ReservedTag {
 		return iscsi.RejectInvalidField
 	}
+	if len(rec.status) == 0 {
+		return iscsi.RejectProtocol
+	}
+	first := rec.status[0].sn
+	if beg == 0 && run == 0 {
+		beg = first
+	}
+	n, ok := inRun(beg, run, first, len(rec.status))
+	if !ok {
+		return iscsi.RejectProtocol
+	}
+	for i := range n {
+		if rec.status[int(beg-first)+i].lost {
+			return iscsi.RejectSNACK
+		}
+	}
+	for i := range n {
+		rec.statusAgain(&rec.status[int(beg-first)+i])
+	}
+	return 0
+}
+
+// snackDataACK forgets Data-In PDUs that the initiator has acknowledged.
+func (rec *recovery) snackDataACK(q iscsi.SNACK) iscsi.RejectReason {
+	beg, t := q.BegRun(), rec.tags[q.TTT()]
+	if q.ITT() != iscsi.ReservedTag || q.RunLength() != 0 || t == nil || q.LUN() != t.lun || beg-t.first > uint32(len(t.pdus)) {
+		return iscsi.RejectDataACK
+	}
+	rec.ackedData(t, beg)
+	return 0
+}
+
+// snackRData sends what has not been acknowledged again, cut anew.
+func (rec *recovery) snackRData(q iscsi.SNACK) iscsi.RejectReason {
+	t, tag := rec.tasks[q.ITT()], q.TTT()
+	switch {
+	case t == nil:
+		return iscsi.RejectProtocol
+	case q.BegRun() != 0 || q.RunLength() != 0 || tag == 0 || tag == iscsi.ReservedTag:
+		return iscsi.RejectInvalidField
+	case t.lost:
+		return iscsi.RejectSNACK
+	}
+	rec.recut(t, tag)
 	return 0
 }
 

@@ -197,15 +197,7 @@ func (r *Receiver) next() (int, error) {
 // read makes one system call: the rest of the data into its place, and behind it what is
 // guessed, or the read-ahead.
 func (r *Receiver) read() (int, error) {
-	if r.r == r.w {
-		r.r, r.w = 0, 0
-		if r.full && len(r.buf) < DeepReadAhead {
-			r.buf = make([]byte, DeepReadAhead)
-		}
-	} else if r.r > 0 && len(r.buf)-r.r < r.need {
-		r.w = copy(r.buf, r.buf[r.r:r.w])
-		r.r = 0
-	}
+	r.makeRoom()
 	ahead, err := r.p.Ahead()
 	if err != nil {
 		return 0, err
@@ -213,16 +205,11 @@ func (r *Receiver) read() (int, error) {
 	if ahead == Nothing {
 		return r.sk.Read(sink[:])
 	}
-	v, whole, placing := r.vec[:0], true, r.phase == inData
+	placing := r.phase == inData
 	if !placing && r.guess.g == nil {
-		n, err := r.sk.Read(r.buf[r.w:min(len(r.buf), r.w+ahead)])
-		if err == nil {
-			r.Recvs.Add(1)
-			r.w += n
-			r.full = r.w == len(r.buf)
-		}
-		return n, err
+		return r.readAhead(ahead)
 	}
+	v, whole := r.vec[:0], true
 	if placing {
 		r.claim()
 		v, whole = r.appendDst(v)
@@ -261,6 +248,31 @@ func (r *Receiver) read() (int, error) {
 		r.bad = r.guess.foreseen(behind)
 	}
 	return n, nil
+}
+
+// makeRoom has the read-ahead begin anew where all of it is used, and where what is there could
+// not become the whole of what is needed.
+func (r *Receiver) makeRoom() {
+	if r.r == r.w {
+		r.r, r.w = 0, 0
+		if r.full && len(r.buf) < DeepReadAhead {
+			r.buf = make([]byte, DeepReadAhead)
+		}
+	} else if r.r > 0 && len(r.buf)-r.r < r.need {
+		r.w = copy(r.buf, r.buf[r.r:r.w])
+		r.r = 0
+	}
+}
+
+// readAhead is read where nothing has a place: up to ahead bytes into the read-ahead.
+func (r *Receiver) readAhead(ahead int) (int, error) {
+	n, err := r.sk.Read(r.buf[r.w:min(len(r.buf), r.w+ahead)])
+	if err == nil {
+		r.Recvs.Add(1)
+		r.w += n
+		r.full = r.w == len(r.buf)
+	}
+	return n, err
 }
 
 // failed handles an error of the call that read makes.

@@ -164,15 +164,13 @@ func (a *Association) geometry(d *nvme.Namespace) (*geometry, error) {
 		return nil, fmt.Errorf("nvmf: %d blocks of %d bytes", d.Size, bs)
 	}
 	block := int64(bs)
-	// limit returns how many bytes a command of a kind covers: whole blocks, 65536 at most.
-	limit := func(n int64) int64 { return max(min(n, 65536*block)/block*block, block) }
 	g := &geometry{shift: shift, maxIO: min(int64(a.cfg.MaxTransfer), c.pages(c.ident.MDTS))}
 	if len(a.io) > 0 {
 		if tr, _ := a.io[0].connection(); tr != nil {
 			g.maxIO = min(g.maxIO, int64(tr.MaxTransfer()))
 		}
 	}
-	g.maxIO = limit(g.maxIO)
+	g.maxIO = wholeBlocks(g.maxIO, block)
 	g.info = blockdev.Info{
 		Size: int64(d.Size) << shift, BlockSize: bs, PhysBlockSize: bs, Backend: "nvme",
 		ReadOnly:   d.NSATTR&nvme.NamespaceProtected != 0,
@@ -185,28 +183,38 @@ func (a *Association) geometry(d *nvme.Namespace) (*geometry, error) {
 		}
 		g.info.DiscardAlign = (int(d.NPDG) + 1) * bs
 	}
+	g.offer(c, d)
+	return g, nil
+}
+
+// wholeBlocks is how many bytes a command covers that may cover n: whole blocks, 65536 at most.
+func wholeBlocks(n, block int64) int64 { return max(min(n, 65536*block)/block*block, block) }
+
+// offer enters which optional commands there are, and how much one covers. g.maxIO is known.
+func (g *geometry) offer(c *controller, d *nvme.Namespace) {
+	block := int64(g.info.BlockSize)
 	has := func(bit uint16) bool { return c.ident.ONCS&bit != 0 }
 	if has(nvme.HasDSM) {
 		g.info.Discard = true
 		g.info.ZeroesOnTrim = d.DLFEAT&7 == nvme.DeallocatedZeroes
-		most := uint64(1 << 30 >> shift)
+		most := uint64(1 << 30 >> g.shift)
 		for _, l := range []uint64{uint64(c.limits.DSMRangeBlocks), c.limits.DSMBlocks} { // ours have one range
 			if l > 0 {
 				most = min(most, l)
 			}
 		}
-		g.maxDiscard = int64(most) << shift
+		g.maxDiscard = int64(most) << g.shift
 	}
 	if has(nvme.HasWriteZeroes) {
 		g.maxZeroes = c.pages(c.limits.WriteZeroesSize)
 		if c.limits.WriteZeroesSize == 0 {
 			g.maxZeroes = c.pages(c.ident.MDTS) // controllers before NVMe 2.0 mean this one
 		}
-		g.maxZeroes = limit(g.maxZeroes)
+		g.maxZeroes = wholeBlocks(g.maxZeroes, block)
 		g.deallocate = d.DLFEAT&nvme.ZeroesDeallocate != 0 && d.DLFEAT&7 == nvme.DeallocatedZeroes
 	}
 	if has(nvme.HasVerify) {
-		g.maxVerify = limit(c.pages(c.limits.VerifySize))
+		g.maxVerify = wholeBlocks(c.pages(c.limits.VerifySize), block)
 	}
 	if has(nvme.HasCompare) && c.ident.FUSES&nvme.FusesCompareWrite != 0 {
 		// The pair is atomic as far as the compare and write unit goes.
@@ -216,7 +224,6 @@ func (a *Association) geometry(d *nvme.Namespace) (*geometry, error) {
 		}
 		g.maxCompare = min(unit*block, g.maxIO)
 	}
-	return g, nil
 }
 
 // pages is a limit that the controller gives as a power of two of its smallest page, bytes.

@@ -126,25 +126,12 @@ func (a transfers) export() *cobra.Command {
 		h := stream.Header{Volume: args[0], ID: lv.ID.String(), Size: v.Info().Size, Start: resume}
 		var es []stream.Extent
 		if from == "" {
-			if es, err = v.Extents(0, v.Info().Size); err != nil {
-				return err
-			}
+			es, err = v.Extents(0, v.Info().Size)
 		} else {
-			base, err := a.another(g, from)
-			if err == nil {
-				err = lvm.Whole(g.Metadata(), base)
-			}
-			if err != nil {
-				return err
-			}
-			h.Base = base.ID.String()
-			cs, err := g.Diff(cmd.Context(), base.Name, lv.Name)
-			if err != nil {
-				return err
-			}
-			for _, c := range cs {
-				es = append(es, stream.Extent{Off: c.Off, Len: c.Len, Data: c.Data})
-			}
+			h.Base, es, err = a.changed(cmd.Context(), g, from, lv)
+		}
+		if err != nil {
+			return err
 		}
 		w := a.out
 		if to != "-" {
@@ -163,6 +150,22 @@ func (a transfers) export() *cobra.Command {
 		return stream.Export(w, v, h, es, nil)
 	}
 	return c
+}
+
+// changed is what differs between the volume from, whose UUID is base, and lv.
+func (a transfers) changed(ctx context.Context, g *lvm.Group, from string, lv *meta.LV) (base string, es []stream.Extent, err error) {
+	b, err := a.another(g, from)
+	if err == nil {
+		err = lvm.Whole(g.Metadata(), b)
+	}
+	if err != nil {
+		return "", nil, err
+	}
+	cs, err := g.Diff(ctx, b.Name, lv.Name)
+	for _, c := range cs {
+		es = append(es, stream.Extent{Off: c.Off, Len: c.Len, Data: c.Data})
+	}
+	return b.ID.String(), es, err
 }
 
 // disksOf are the paths of a group's disks.

@@ -127,16 +127,8 @@ func open(cfg Config, sys kernel) (_ *Volume, err error) {
 	if v.patience == 0 {
 		v.patience = DefaultPatience
 	}
-	if err = v.mapStore(cfg.FD, cfg.Info.Size, v.page, cfg.Info.ReadOnly); err != nil {
-		return nil, fmt.Errorf("blockdev: mapping %s (%d bytes): %w", cfg.Path, cfg.Info.Size, err)
-	}
-	if v.pages, err = newPages(int64(len(v.mem)), int(v.page), cfg.HolesKnown); err != nil {
-		v.unmapStore()
-		return nil, fmt.Errorf("blockdev: %s: %w", cfg.Path, err)
-	}
-	if v.regions, err = newRegions(int64(len(v.mem))); err != nil {
-		v.unmap()
-		return nil, fmt.Errorf("blockdev: %s: %w", cfg.Path, err)
+	if err = v.mapAll(); err != nil {
+		return nil, err
 	}
 	// Hints only. A crash dump must not contain the volumes.
 	v.sys.madvise(v.mem, unix.MADV_DONTDUMP)
@@ -154,13 +146,8 @@ func open(cfg Config, sys kernel) (_ *Volume, err error) {
 			v.unmap()
 			return nil, err
 		}
-	} else if name := v.recordName(); name != "" {
-		if cfg.Info.WriteCache {
-			v.cfg.Info.CacheID = takeCache(name, homeOf(v.fd))
-		}
-		if v.cfg.Info.CacheID != "" || stands(name) {
-			v.record = name
-		}
+	} else {
+		v.takeRecord()
 	}
 	v.notRAM = func() {}
 	if cfg.Volatile && len(v.mem) > 0 {
@@ -171,6 +158,37 @@ func open(cfg Config, sys kernel) (_ *Volume, err error) {
 		watch(v)
 	}
 	return v, nil
+}
+
+// mapAll maps the store, and makes what is kept of its pages and regions.
+func (v *Volume) mapAll() (err error) {
+	cfg := &v.cfg
+	if err = v.mapStore(cfg.FD, cfg.Info.Size, v.page, cfg.Info.ReadOnly); err != nil {
+		return fmt.Errorf("blockdev: mapping %s (%d bytes): %w", cfg.Path, cfg.Info.Size, err)
+	}
+	if v.pages, err = newPages(int64(len(v.mem)), int(v.page), cfg.HolesKnown); err != nil {
+		v.unmapStore()
+		return fmt.Errorf("blockdev: %s: %w", cfg.Path, err)
+	}
+	if v.regions, err = newRegions(int64(len(v.mem))); err != nil {
+		v.unmap()
+		return fmt.Errorf("blockdev: %s: %w", cfg.Path, err)
+	}
+	return nil
+}
+
+// takeRecord finds out what the record of the cache says, and keeps it from now on.
+func (v *Volume) takeRecord() {
+	name := v.recordName()
+	if name == "" {
+		return
+	}
+	if v.cfg.Info.WriteCache {
+		v.cfg.Info.CacheID = takeCache(name, homeOf(v.fd))
+	}
+	if v.cfg.Info.CacheID != "" || stands(name) {
+		v.record = name
+	}
 }
 
 // recordName is the file of the record of the cache; "" if there is none to keep.

@@ -2,6 +2,7 @@ package scsi
 
 import (
 	"encoding/binary"
+	"slices"
 
 	"softiser/internal/spc"
 	"softiser/target/volume"
@@ -177,12 +178,30 @@ func cmdModeSense(t *Task) {
 			b[4] = 1
 		}
 	}
-	n, known := len(b), page == 0x3F
+	n := len(b)
+	if b = lu.appendModePages(b, pc, page, subpage); len(b) == n {
+		field := 2
+		if page == 0x3F || slices.ContainsFunc(modePages, func(p modePage) bool { return p.code == page }) {
+			field = 3 // it is the subpage that is not there
+		}
+		t.badCDB(field)
+		return
+	}
+	if long {
+		binary.BigEndian.PutUint16(b, uint16(len(b)-2))
+		b[3] = dev
+		binary.BigEndian.PutUint16(b[6:], uint16(bd))
+		t.reply(b, uint32(binary.BigEndian.Uint16(cdb[7:])))
+		return
+	}
+	b[0], b[2], b[3] = byte(len(b)-1), dev, byte(bd)
+	t.reply(b, uint32(cdb[4]))
+}
+
+// appendModePages adds the pages that are asked for, with the values that pc, the page control, says.
+func (lu *LU) appendModePages(b []byte, pc, page, subpage byte) []byte {
 	for i := range modePages {
 		p := &modePages[i]
-		if p.code == page {
-			known = true
-		}
 		if !p.asked(lu, page, subpage) {
 			continue
 		}
@@ -201,23 +220,7 @@ func cmdModeSense(t *Task) {
 			b[at] |= 0x80 // PS
 		}
 	}
-	if len(b) == n {
-		field := 2
-		if known {
-			field = 3 // it is the subpage that is not there
-		}
-		t.badCDB(field)
-		return
-	}
-	if long {
-		binary.BigEndian.PutUint16(b, uint16(len(b)-2))
-		b[3] = dev
-		binary.BigEndian.PutUint16(b[6:], uint16(bd))
-		t.reply(b, uint32(binary.BigEndian.Uint16(cdb[7:])))
-		return
-	}
-	b[0], b[2], b[3] = byte(len(b)-1), dev, byte(bd)
-	t.reply(b, uint32(cdb[4]))
+	return b
 }
 
 // appendBlockDescriptor adds the mode parameter block descriptor (SBC-3 §6.5.2),

@@ -3,7 +3,6 @@ package rdmamsg
 import (
 	"errors"
 	"fmt"
-	"sync"
 	"sync/atomic"
 
 	"softiser/rdma"
@@ -66,18 +65,8 @@ type Pump struct {
 	to    rdma.Posting // the send queue, while Pump has it
 	wr    rdma.SendWR  // the request that is being posted
 	err   error        // why posting has failed: the connection is to end
-
-	quiet      opList // those posted since the last request that asked for a completion
-	quietOps   int    // how many
-	quietBytes int    // and how much they send
+	quiet quietOps
 }
-
-// What goes without a completion in a row, at most: its memory is free only when the next
-// completion comes.
-const (
-	maxQuiet      = 15
-	maxQuietBytes = 64 << 10
-)
 
 // Init makes p the pump of a link.
 func (p *Pump) Init(l *Link, o Owner) { p.d, p.qp, p.owner = l.d, l.QP, o }
@@ -96,120 +85,6 @@ type Message struct {
 
 // Move names a Put or Get for Abort. The zero Move is none.
 type Move int
-
-// opKind is what an op does.
-type opKind uint8
-
-const (
-	opSend opKind = iota + 1
-	opWrite
-	opRead
-)
-
-// op is work of the send queue. An op of a Put may take several work requests, because
-// a request names at most MaxSGE pieces; of a Get each request has its own.
-type op struct {
-	Message // opSend
-	next    *op
-	kind    opKind
-	id      uint64 // in the table of ops
-	sgl     [1]rdma.SGE
-
-	// opWrite, opRead: the rest of what is to be moved.
-	user    any
-	g       *get
-	segs    [][]byte // what has not been queued yet
-	off     int      // into segs[0]
-	remote  rdma.RemoteAddr
-	left    uint32 // bytes that have not been queued yet
-	wrs     int    // opWrite: requests outstanding
-	quiet   bool   // posted without asking for a completion
-	covers  opList // quiet ones posted before it: they have ended when one of its requests has
-	n       uint32 // bytes of this request (opRead)
-	aborted bool
-	err     error
-}
-
-type opList struct{ head, tail *op }
-
-func (l *opList) put(o *op) {
-	o.next = nil
-	if l.tail == nil {
-		l.head = o
-	} else {
-		l.tail.next = o
-	}
-	l.tail = o
-}
-
-func (l *opList) pop() *op {
-	o := l.head
-	if l.head = o.next; l.head == nil {
-		l.tail = nil
-	}
-	o.next = nil
-	return o
-}
-
-// opPool gives every op an ID for its completion. Its memory is lent in pieces: all go back when
-// no op is in use, so that many connections that are at work in turns use the same few, which stay
-// in the processor's cache.
-type opPool struct {
-	pieces []*[opPiece]op // ops by ID
-	free   *op            // of those that have been used
-	fresh  int            // of those that have not: the first
-	used   int            // ops that have been taken
-}
-
-// opPiece is how many ops get their memory together.
-const opPiece = 8
-
-// opPieces are those that no pool has at the moment. Their ops refer to nothing of users.
-var opPieces = sync.Pool{New: func() any {
-	p := new([opPiece]op)
-	for i := range p {
-		p[i].op = &p[i]
-	}
-	return p
-}}
-
-func (p *opPool) get(k opKind) *op {
-	o := p.free
-	if o == nil {
-		if p.fresh == len(p.pieces)*opPiece {
-			p.pieces = append(p.pieces, opPieces.Get().(*[opPiece]op))
-		}
-		o = p.at(p.fresh)
-		o.id = uint64(p.fresh)
-		p.fresh++
-	} else {
-		p.free = o.next
-	}
-	p.used++
-	o.kind, o.next = k, nil
-	return o
-}
-
-// put takes an op back, whose fields are as they were when it was new.
-func (p *opPool) put(o *op) {
-	if p.used--; p.used > 0 {
-		o.next, p.free = p.free, o
-		return
-	}
-	for i, m := range p.pieces {
-		opPieces.Put(m)
-		p.pieces[i] = nil
-	}
-	p.pieces, p.free, p.fresh = p.pieces[:0], nil, 0
-}
-
-// at is the op of an ID; nil if there has been none since the pool was last empty.
-func (p *opPool) at(id int) *op {
-	if id >= len(p.pieces)*opPiece {
-		return nil
-	}
-	return &p.pieces[id/opPiece][id%opPiece]
-}
 
 // put frees an op; nothing is kept alive by it.
 func (p *Pump) put(o *op) {
@@ -342,20 +217,18 @@ func (p *Pump) pumpSends() {
 // own: what is behind it is posted at once as well.
 func (p *Pump) mayBeQuiet(o *op, n int) bool {
 	return o.next != nil && !o.next.aborted && !p.Hold && p.out+1 < SendDepth && o.covers.head == nil &&
-		p.quietOps < maxQuiet && p.quietBytes+n <= maxQuietBytes
+		p.quiet.room(n)
 }
 
 // flags are those of a request of o, of n bytes. If it asks for a completion, that is the
 // completion of the quiet ones before it, too.
 func (p *Pump) flags(o *op, n int) rdma.SendFlags {
 	if o.quiet {
-		p.quietOps++
-		p.quietBytes += n
+		p.quiet.count(n)
 		return 0
 	}
-	if p.quietOps > 0 {
-		o.covers = p.quiet
-		p.quiet, p.quietOps, p.quietBytes = opList{}, 0, 0
+	if p.quiet.n > 0 {
+		o.covers = p.quiet.take()
 	}
 	return rdma.FlagSignaled
 }
@@ -493,7 +366,7 @@ func (p *Pump) Abort(m Move, user any) {
 // Purge ends, at the end of the connection, what has not got into the send queue. What
 // has was flushed, and is to be reaped before; nobody may pump in between.
 func (p *Pump) Purge(err error) {
-	p.endAll(&p.quiet) // where the post of what was to cover them has failed
+	p.endAll(&p.quiet.opList) // where the post of what was to cover them has failed
 	for p.pend.head != nil {
 		o := p.pend.pop()
 		p.endAll(&o.covers)

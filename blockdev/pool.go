@@ -3,7 +3,6 @@ package blockdev
 import (
 	"errors"
 	"fmt"
-	"math/bits"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -15,13 +14,8 @@ import (
 )
 
 // Pool is the staging memory of leases that are not direct: page-aligned
-// buffers of 4 KiB to 1 MiB, cut from one mapping that the garbage collector
-// never sees and that grows to its bound only as it is used. It is a buddy
-// allocator: a buffer is a power of two of 4 KiB units, split from a larger one
-// when needed and joined with its other half when both are free.
-//
-//	order  0     1     2    …    8
-//	bytes  4 Ki  8 Ki  16 Ki …   1 Mi
+// buffers of 4 KiB to 1 MiB, cut (buddies) from one mapping that the garbage collector
+// never sees and that grows to its bound only as it is used.
 //
 // Memory that lies elsewhere, but that peers can make the process hold as well,
 // counts against the same bound (Reserve).
@@ -32,15 +26,12 @@ type Pool struct {
 	notRAM func()       // takes mem out of the memory that no call waits for
 	out    atomic.Int64 // bytes of buffers, and reserved
 
-	mu    sync.Mutex          // guards what follows
-	kept  int64               // of out: reserved
-	free  [maxOrder + 1]int32 // first free unit of each order, none when empty
-	next  []int32             // by first unit of a free buffer
-	prev  []int32             // likewise
-	state []uint8             // by first unit: order, and inUse
-	queue []*poolWaiter       // who waits in Get, in order
-	puts  uint64              // how often memory came back
-	short bool                // somebody got none, and less than a quarter has become free since
+	mu    sync.Mutex    // guards what follows
+	kept  int64         // of out: reserved
+	units buddies       // of mem
+	queue []*poolWaiter // who waits in Get, in order
+	puts  uint64        // how often memory came back
+	short bool          // somebody got none, and less than a quarter has become free since
 }
 
 // poolWaiter is a Get that waits. Who has taken it out of the queue has given it its buffers.
@@ -51,8 +42,6 @@ type poolWaiter struct {
 }
 
 const (
-	unitShift = 12
-	maxOrder  = 8
 	// MaxBuffer is the largest buffer of a Pool, bytes.
 	MaxBuffer = 1 << (unitShift + maxOrder)
 	// DefaultPoolSize bounds the shared pool, bytes.
@@ -60,10 +49,6 @@ const (
 	// PoolPatience is how long Get waits in Wait mode without anything being given back. Staging
 	// memory is held by leases, and leases by peers, so the wait is bounded.
 	PoolPatience = time.Second
-
-	none   = -1
-	inUse  = 0x80
-	inside = 0xff // not the first unit of a buffer
 )
 
 // NewPool returns a pool of at most limit bytes (at least MaxBuffer, rounded
@@ -82,18 +67,7 @@ func NewPool(limit int64) (*Pool, error) {
 	if err != nil {
 		return nil, fmt.Errorf("blockdev: mapping %d bytes of staging memory: %w", limit, err)
 	}
-	units := int(limit >> unitShift)
-	p := &Pool{mem: mem, notRAM: resident.Add(mem), next: make([]int32, units), prev: make([]int32, units), state: make([]uint8, units)}
-	for o := range p.free {
-		p.free[o] = none
-	}
-	for u := units - 1<<maxOrder; u >= 0; u -= 1 << maxOrder {
-		for i := range 1 << maxOrder {
-			p.state[u+i] = inside
-		}
-		p.putLocked(int32(u), maxOrder)
-	}
-	return p, nil
+	return &Pool{mem: mem, notRAM: resident.Add(mem), units: newBuddies(int(limit >> unitShift))}, nil
 }
 
 // DefaultPool is the pool of every device that was not given one.
@@ -302,79 +276,20 @@ func (p *Pool) getLocked(dst [][]byte, n int) ([][]byte, bool) {
 	return dst, true
 }
 
-func orderOf(n int) int {
-	if n >= MaxBuffer {
-		return maxOrder
-	}
-	return bits.Len(uint(n-1) >> unitShift)
-}
-
-// takeLocked removes a buffer of order o from the free lists, splitting a
-// larger one if need be.
-func (p *Pool) takeLocked(o int) (int32, bool) {
+// takeLocked takes a buffer of order o, unless all free memory is reserved for others.
+func (p *Pool) takeLocked(o int) (unit int32, ok bool) {
 	if p.out.Load()+1<<(unitShift+o) > int64(len(p.mem)) {
-		return 0, false // all free memory is reserved for others
-	}
-	from := o
-	for from <= maxOrder && p.free[from] == none {
-		from++
-	}
-	if from > maxOrder {
 		return 0, false
 	}
-	u := p.free[from]
-	p.unlinkLocked(u, from)
-	for ; from > o; from-- {
-		p.linkLocked(u+1<<(from-1), from-1)
-	}
-	p.state[u] = uint8(o) | inUse
-	return u, true
+	return p.units.take(o)
 }
 
 func (p *Pool) putBufLocked(b []byte) {
-	u := p.unitOf(b)
-	o := int(p.state[u] &^ inUse)
-	if p.state[u]&inUse == 0 || p.state[u] == inside || cap(b) != 1<<(unitShift+o) {
+	o := orderOf(cap(b))
+	if cap(b) != 1<<(unitShift+o) || !p.units.put(p.unitOf(b), o) {
 		panic("blockdev: a buffer was given back twice, or is not the pool's")
 	}
 	p.out.Add(-int64(cap(b)))
-	p.putLocked(u, o)
-}
-
-// putLocked frees a buffer and joins it with its buddy as far as that goes.
-func (p *Pool) putLocked(u int32, o int) {
-	for o < maxOrder {
-		buddy := u ^ 1<<o
-		if p.state[buddy] != uint8(o) {
-			break
-		}
-		p.unlinkLocked(buddy, o)
-		p.state[max(u, buddy)] = inside
-		u = min(u, buddy)
-		o++
-	}
-	p.linkLocked(u, o)
-}
-
-func (p *Pool) linkLocked(u int32, o int) {
-	p.state[u] = uint8(o)
-	head := p.free[o]
-	p.next[u], p.prev[u] = head, none
-	if head != none {
-		p.prev[head] = u
-	}
-	p.free[o] = u
-}
-
-func (p *Pool) unlinkLocked(u int32, o int) {
-	if p.prev[u] != none {
-		p.next[p.prev[u]] = p.next[u]
-	} else {
-		p.free[o] = p.next[u]
-	}
-	if p.next[u] != none {
-		p.prev[p.next[u]] = p.prev[u]
-	}
 }
 
 // unitOf returns the index of a buffer's first unit.

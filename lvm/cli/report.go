@@ -1,12 +1,9 @@
 package cli
 
 import (
-	"encoding/json"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"sort"
-	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -258,44 +255,6 @@ func splitOptions(s string) []string {
 	return out
 }
 
-// named are the objects that a command's arguments name: by name, or @TAG.
-type named struct {
-	args  []string // none: everything is named
-	found map[string]bool
-}
-
-// any reports whether one of the names is named.
-func (n *named) any(names ...string) bool {
-	if len(n.args) == 0 {
-		return true
-	}
-	ok := false
-	for _, name := range names {
-		for _, arg := range n.args {
-			if strings.TrimPrefix(arg, "/dev/") == strings.TrimPrefix(name, "/dev/") || strings.HasPrefix(arg, "@") && arg[1:] == name || samePath(arg, name) {
-				n.found[arg], ok = true, true
-			}
-		}
-	}
-	return ok
-}
-
-// samePath reports whether an argument is the path of a device, whose name is absolute.
-func samePath(arg, device string) bool {
-	abs, err := filepath.Abs(arg)
-	return err == nil && filepath.IsAbs(device) && abs == device
-}
-
-// missing is the error for an argument that no object was found for. A tag need not be anywhere.
-func (n *named) missing() error {
-	for _, arg := range n.args {
-		if !n.found[arg] && !strings.HasPrefix(arg, "@") {
-			return fmt.Errorf("%s %w", arg, vg.ErrNotFound)
-		}
-	}
-	return nil
-}
-
 // bySegments reports whether a column, a sort key or the selection is about segments.
 func (r *report) bySegments() bool {
 	seg := func(f *field) bool { return strings.HasSuffix(f.kind, "seg") }
@@ -398,108 +357,6 @@ func (r *report) sortRows() {
 		}
 		return false
 	})
-}
-
-func (r *report) cells() [][]string {
-	out := make([][]string, len(r.rows))
-	for i := range r.rows {
-		for _, f := range r.fields {
-			out[i] = append(out[i], f.text(&r.rows[i], r.unit, r.suffix))
-		}
-	}
-	return out
-}
-
-// print writes the rows in the format that was asked for.
-func (r *report) print(a *app, o reportFlags, kind string) {
-	cells := r.cells()
-	if o.format == "json" {
-		if o.segments {
-			kind = map[string]string{"lv": "seg", "pv": "pvseg"}[kind]
-		}
-		r.printJSON(a, kind, cells)
-		return
-	}
-	if len(cells) == 0 {
-		return
-	}
-	if o.prefixes {
-		for _, c := range cells {
-			for i, f := range r.fields {
-				c[i] = "LVM2_" + strings.ToUpper(f.name) + "='" + c[i] + "'"
-			}
-		}
-	}
-	if o.asRows {
-		r.printRows(a, o, cells)
-		return
-	}
-	lines := cells
-	if !o.noHeadings {
-		var h []string
-		for _, f := range r.fields {
-			h = append(h, f.heading)
-		}
-		lines = append([][]string{h}, cells...)
-	}
-	pad := (o.separator == " " || o.aligned) && !o.prefixes
-	for n, l := range lines {
-		for i := range l {
-			if !pad {
-				continue
-			}
-			w := r.fields[i].width
-			if w == 0 {
-				w = len(r.fields[i].heading)
-			}
-			for _, c := range cells {
-				w = max(w, len(c[i]))
-			}
-			if n == 0 && !o.noHeadings { // one of lvm2's headings is longer than its column
-				l[i] = l[i][:min(len(l[i]), w)]
-			}
-			// Headings stand on the left whatever is below them.
-			if r.fields[i].right() && (n > 0 || o.noHeadings) {
-				l[i] = fmt.Sprintf("%*s", w, l[i])
-			} else {
-				l[i] = fmt.Sprintf("%-*s", w, l[i])
-			}
-		}
-	}
-	for _, l := range lines {
-		fmt.Fprintln(a.out, "  "+strings.Join(l, o.separator))
-	}
-}
-
-// printRows prints one line for each column.
-func (r *report) printRows(a *app, o reportFlags, cells [][]string) {
-	for i, f := range r.fields {
-		var line []string
-		if !o.noHeadings {
-			line = append(line, f.heading)
-		}
-		for _, c := range cells {
-			line = append(line, c[i])
-		}
-		fmt.Fprintln(a.out, "  "+strings.Join(line, o.separator))
-	}
-}
-
-func (r *report) printJSON(a *app, kind string, cells [][]string) {
-	fmt.Fprintf(a.out, "  {\n      \"report\": [\n          {\n              %q: [\n", kind)
-	for i, c := range cells {
-		var parts []string
-		for j, f := range r.fields {
-			v, _ := json.Marshal(c[j]) // strings always encode
-			parts = append(parts, strconv.Quote(f.name)+":"+string(v))
-		}
-		end := ","
-		if i == len(cells)-1 {
-			end = ""
-		}
-		fmt.Fprintf(a.out, "                  {%s}%s\n", strings.Join(parts, ", "), end)
-	}
-	fmt.Fprint(a.out, "              ]\n          }\n      ]\n  }\n")
 }
 
 func (a reports) listFields(kind string) {

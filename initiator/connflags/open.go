@@ -5,148 +5,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path"
 	"slices"
-	"strings"
 	"time"
-
-	"github.com/spf13/pflag"
 
 	"softiser/initiator"
 	"softiser/initiator/blockio"
 	"softiser/initiator/multipath"
 	"softiser/initiator/nvmf"
 )
-
-// pathOptions are how several paths to a volume are used.
-type pathOptions struct {
-	all         bool
-	policy      string
-	fence       string
-	noPathRetry string
-	check       time.Duration
-	fs          *pflag.FlagSet
-}
-
-// Pings of a session that has other paths beside it: it is to be left soon.
-const (
-	pathNopInterval = time.Second
-	pathNopTimeout  = 2 * time.Second
-)
-
-func (o *pathOptions) register(fs *pflag.FlagSet) {
-	o.fs = fs
-	fs.BoolVar(&o.all, "all-portals", false, "use every portal that the target tells of as a path to the volume")
-	fs.StringVar(&o.policy, "path-policy", "round-robin", "choice among equally good paths: round-robin or queue-depth")
-	fs.StringVar(&o.fence, "path-fence", "session", "before writes of a lost path are repeated: session (it was reinstated, or the storage has moved the volume), reset (or a LUN RESET), none")
-	fs.StringVar(&o.noPathRetry, "no-path-retry", "120s", "while no path leads to the volume: how long requests wait, fail (at once) or queue (for ever)")
-	fs.DurationVar(&o.check, "path-check", 5*time.Second, "ask each path so often whether it still works")
-}
-
-// config reads the options.
-func (o *pathOptions) config() (c multipath.Config, err error) {
-	if c.Policy, err = multipath.ParsePolicy(o.policy); err != nil {
-		return c, fmt.Errorf("--path-policy: %w", err)
-	}
-	if c.Fence, err = multipath.ParseFence(o.fence); err != nil {
-		return c, fmt.Errorf("--path-fence: %w", err)
-	}
-	switch o.noPathRetry {
-	case "fail":
-		c.NoPathRetry = multipath.FailFast
-	case "queue":
-		c.NoPathRetry = -1
-	default:
-		if c.NoPathRetry, err = time.ParseDuration(o.noPathRetry); err != nil || c.NoPathRetry <= 0 {
-			return c, fmt.Errorf("--no-path-retry %q: want a time such as 60s, fail or queue", o.noPathRetry)
-		}
-	}
-	if c.CheckInterval = o.check; o.check <= 0 {
-		return c, fmt.Errorf("--path-check %v: want more than 0", o.check)
-	}
-	return c, nil
-}
-
-// Paths splits what stands for a volume into the URLs of its paths, which commas separate.
-func Paths(url string) []string {
-	var paths []string
-	for rest := url; ; {
-		i := strings.Index(rest, "://")
-		if i < 0 {
-			return append(paths, url)
-		}
-		// The next path begins behind the last comma before the next scheme; lists in
-		// options contain commas, too.
-		next := strings.Index(rest[i+3:], "://")
-		cut := -1
-		if next >= 0 {
-			cut = strings.LastIndexByte(rest[:i+3+next], ',')
-		}
-		if cut < 0 {
-			return append(paths, rest)
-		}
-		paths, rest, url = append(paths, rest[:cut]), rest[cut+1:], rest[cut+1:]
-	}
-}
-
-// way is one path to a volume: that of a session, or of an NVMe host.
-type way struct {
-	lun  *initiator.Config
-	host *nvmf.Config
-}
-
-func parseWay(url string) (way, error) {
-	if nvmf.IsURL(url) {
-		c, err := nvmf.ParseURL(url)
-		return way{host: &c}, err
-	}
-	c, err := initiator.ParseURL(url)
-	return way{lun: &c}, err
-}
-
-func (w way) url() string {
-	if w.host != nil {
-		return w.host.URL()
-	}
-	return w.lun.URL()
-}
-
-// title names the volume in a few words.
-func (w way) title() string {
-	if w.host != nil {
-		return fmt.Sprintf("%s namespace %d", w.host.Subsystem, w.host.NSID)
-	}
-	return fmt.Sprintf("%s LUN %d", path.Base(w.lun.TargetName), w.lun.LUN)
-}
-
-func (w way) dialer() multipath.Dialer {
-	if w.host != nil {
-		return multipath.Namespace(*w.host)
-	}
-	return multipath.LUN(*w.lun)
-}
-
-// Names returns the URL of a volume without secrets; what is no URL stays as it is.
-func Names(url string) string {
-	var names []string
-	for _, p := range Paths(url) {
-		w, err := parseWay(p)
-		if err != nil {
-			return url
-		}
-		names = append(names, w.url())
-	}
-	return strings.Join(names, ",")
-}
-
-// Title names the volume at url in a few words.
-func Title(url string) string {
-	w, err := parseWay(Paths(url)[0])
-	if err != nil {
-		return url
-	}
-	return w.title()
-}
 
 // Check reads the URL of a volume and the options without connecting to anything.
 func (o *Options) Check(url string) error {

@@ -31,6 +31,51 @@ type ISID [6]byte
 // String formats the ISID as open-iscsi and LIO do.
 func (i ISID) String() string { return fmt.Sprintf("%x", [6]byte(i)) }
 
+// login is what Login Requests and Responses have in common.
+type login struct{ *BHS }
+
+// Transit reports the T bit: ready to go to the next stage.
+func (l login) Transit() bool { return l.Final() }
+
+// Continue reports the C bit: the text goes on in the next PDU.
+func (l login) Continue() bool { return l.flag(0x40) }
+
+// CSG returns the current stage.
+func (l login) CSG() Stage { return Stage(l.BHS[1] >> 2 & 3) }
+
+// NSG returns the next stage; valid with T.
+func (l login) NSG() Stage { return Stage(l.BHS[1] & 3) }
+
+// SetStages sets T, C, CSG and NSG.
+func (l login) SetStages(transit, cont bool, csg, nsg Stage) {
+	f := byte(csg&3)<<2 | byte(nsg&3)
+	if transit {
+		f |= 0x80
+	}
+	if cont {
+		f |= 0x40
+	}
+	l.BHS[1] = f
+}
+
+// VersionMax returns the highest version that the sender supports.
+func (l login) VersionMax() uint8 { return l.BHS[2] }
+
+// SetVersions sets the highest version, and in a request the lowest one, in a response the one in use.
+func (l login) SetVersions(highest, other uint8) { l.BHS[2], l.BHS[3] = highest, other }
+
+// ISID returns the initiator session ID.
+func (l login) ISID() ISID { return ISID(l.BHS[8:14]) }
+
+// SetISID sets the initiator session ID.
+func (l login) SetISID(i ISID) { copy(l.BHS[8:14], i[:]) }
+
+// TSIH returns the target session handle; 0 in a request opens a new session.
+func (l login) TSIH() uint16 { return l.u16(14) }
+
+// SetTSIH sets the target session handle.
+func (l login) SetTSIH(v uint16) { l.put16(14, v) }
+
 // LoginRequest is the view of a Login Request (RFC 7143 §11.12).
 //
 //	  +---------------+---------------+---------------+---------------+
@@ -46,55 +91,20 @@ func (i ISID) String() string { return fmt.Sprintf("%x", [6]byte(i)) }
 //	24| CmdSN                                                         |
 //	28| ExpStatSN or Reserved                                         |
 //	  +---------------+---------------+---------------+---------------+
-type LoginRequest struct{ *BHS }
+type LoginRequest struct{ login }
 
 // LoginRequest views b as a Login Request.
-func (b *BHS) LoginRequest() LoginRequest { return LoginRequest{b} }
+func (b *BHS) LoginRequest() LoginRequest { return LoginRequest{login{b}} }
 
 // NewLoginRequest clears b and makes it an (always immediate) Login Request.
 func (b *BHS) NewLoginRequest() LoginRequest {
 	b.init(OpLoginRequest, 0)
 	b.SetImmediate(true)
-	return LoginRequest{b}
+	return LoginRequest{login{b}}
 }
-
-// Transit reports the T bit: ready to go to the next stage.
-func (l LoginRequest) Transit() bool { return l.Final() }
-
-// Continue reports the C bit: the text goes on in the next PDU.
-func (l LoginRequest) Continue() bool { return l.flag(0x40) }
-
-// CSG returns the current stage.
-func (l LoginRequest) CSG() Stage { return Stage(l.BHS[1] >> 2 & 3) }
-
-// NSG returns the next stage; valid with T.
-func (l LoginRequest) NSG() Stage { return Stage(l.BHS[1] & 3) }
-
-// SetStages sets T, C, CSG and NSG.
-func (l LoginRequest) SetStages(transit, cont bool, csg, nsg Stage) {
-	l.BHS[1] = loginFlags(transit, cont, csg, nsg)
-}
-
-// VersionMax returns the highest version that the initiator supports.
-func (l LoginRequest) VersionMax() uint8 { return l.BHS[2] }
 
 // VersionMin returns the lowest version that the initiator supports.
 func (l LoginRequest) VersionMin() uint8 { return l.BHS[3] }
-
-// SetVersions sets the versions.
-func (l LoginRequest) SetVersions(maxV, minV uint8) { l.BHS[2], l.BHS[3] = maxV, minV }
-
-// ISID returns the initiator session ID.
-func (l LoginRequest) ISID() ISID { return ISID(l.BHS[8:14]) }
-
-// SetISID sets the initiator session ID.
-func (l LoginRequest) SetISID(i ISID) { copy(l.BHS[8:14], i[:]) }
-
-// TSIH returns the target session handle; 0 opens a new session.
-func (l LoginRequest) TSIH() uint16 { return l.u16(14) }
-
-// SetTSIH sets the target session handle.
-func (l LoginRequest) SetTSIH(v uint16) { l.put16(14, v) }
 
 // CID returns the connection ID.
 func (l LoginRequest) CID() uint16 { return l.u16(20) }
@@ -119,68 +129,22 @@ func (l LoginRequest) SetCID(v uint16) { l.put16(20, v) }
 //	32| MaxCmdSN                                                      |
 //	36| Status-Class  | Status-Detail | Reserved                      |
 //	  +---------------+---------------+---------------+---------------+
-type LoginResponse struct{ *BHS }
+type LoginResponse struct{ login }
 
 // LoginResponse views b as a Login Response.
-func (b *BHS) LoginResponse() LoginResponse { return LoginResponse{b} }
+func (b *BHS) LoginResponse() LoginResponse { return LoginResponse{login{b}} }
 
 // NewLoginResponse clears b and makes it a Login Response.
 func (b *BHS) NewLoginResponse() LoginResponse {
 	b.init(OpLoginResponse, 0)
-	return LoginResponse{b}
+	return LoginResponse{login{b}}
 }
-
-// Transit reports the T bit.
-func (l LoginResponse) Transit() bool { return l.Final() }
-
-// Continue reports the C bit.
-func (l LoginResponse) Continue() bool { return l.flag(0x40) }
-
-// CSG returns the current stage.
-func (l LoginResponse) CSG() Stage { return Stage(l.BHS[1] >> 2 & 3) }
-
-// NSG returns the next stage.
-func (l LoginResponse) NSG() Stage { return Stage(l.BHS[1] & 3) }
-
-// SetStages sets T, C, CSG and NSG.
-func (l LoginResponse) SetStages(transit, cont bool, csg, nsg Stage) {
-	l.BHS[1] = loginFlags(transit, cont, csg, nsg)
-}
-
-// VersionMax returns the highest version that the target supports.
-func (l LoginResponse) VersionMax() uint8 { return l.BHS[2] }
 
 // VersionActive returns the version in use.
 func (l LoginResponse) VersionActive() uint8 { return l.BHS[3] }
-
-// SetVersions sets the versions.
-func (l LoginResponse) SetVersions(maxV, active uint8) { l.BHS[2], l.BHS[3] = maxV, active }
-
-// ISID returns the initiator session ID.
-func (l LoginResponse) ISID() ISID { return ISID(l.BHS[8:14]) }
-
-// SetISID sets the initiator session ID.
-func (l LoginResponse) SetISID(i ISID) { copy(l.BHS[8:14], i[:]) }
-
-// TSIH returns the target session handle.
-func (l LoginResponse) TSIH() uint16 { return l.u16(14) }
-
-// SetTSIH sets the target session handle.
-func (l LoginResponse) SetTSIH(v uint16) { l.put16(14, v) }
 
 // Status returns class and detail.
 func (l LoginResponse) Status() LoginStatus { return LoginStatus(l.u16(36)) }
 
 // SetStatus sets class and detail.
 func (l LoginResponse) SetStatus(s LoginStatus) { l.put16(36, uint16(s)) }
-
-func loginFlags(transit, cont bool, csg, nsg Stage) byte {
-	f := byte(csg&3)<<2 | byte(nsg&3)
-	if transit {
-		f |= 0x80
-	}
-	if cont {
-		f |= 0x40
-	}
-	return f
-}

@@ -33,7 +33,7 @@ func (v *Volume) adopt(o *blockdev.Opened) error {
 	if o.Poisoned {
 		v.poison.Store(&blockdev.Error{Op: "sync", Store: v.cfg.Path, Len: o.Size, Kind: blockdev.ErrPoisoned})
 	}
-	if name := v.recordName(); name != "" && !o.Poisoned && (o.CacheID != "" || stands(name)) {
+	if name := v.cfg.cacheRecord(); name != "" && !o.Poisoned && (o.CacheID != "" || stands(name)) {
 		v.record = name
 	}
 	if v.cfg.HolesKnown {

@@ -43,6 +43,23 @@ type mapped struct {
 	shortened  atomic.Bool // somebody has made the store shorter than size, when it was last looked at
 }
 
+// mapAll maps the store, and makes what is kept of its pages and regions.
+func (m *mapped) mapAll() (err error) {
+	cfg := &m.cfg
+	if err = m.mapStore(cfg.FD, cfg.Info.Size, m.page, cfg.Info.ReadOnly); err != nil {
+		return fmt.Errorf("blockdev: mapping %s (%d bytes): %w", cfg.Path, cfg.Info.Size, err)
+	}
+	if m.pages, err = newPages(int64(len(m.mem)), int(m.page), cfg.HolesKnown); err != nil {
+		m.unmapStore()
+		return fmt.Errorf("blockdev: %s: %w", cfg.Path, err)
+	}
+	if m.regions, err = newRegions(int64(len(m.mem))); err != nil {
+		m.unmap()
+		return fmt.Errorf("blockdev: %s: %w", cfg.Path, err)
+	}
+	return nil
+}
+
 // mapStore maps the store and, behind its end, address space for growing: a
 // mapping may be longer than its file, and what is lent must never move.
 func (m *mapped) mapStore(fd int, size, page int64, readOnly bool) (err error) {

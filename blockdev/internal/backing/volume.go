@@ -160,26 +160,9 @@ func open(cfg Config, sys kernel) (_ *Volume, err error) {
 	return v, nil
 }
 
-// mapAll maps the store, and makes what is kept of its pages and regions.
-func (v *Volume) mapAll() (err error) {
-	cfg := &v.cfg
-	if err = v.mapStore(cfg.FD, cfg.Info.Size, v.page, cfg.Info.ReadOnly); err != nil {
-		return fmt.Errorf("blockdev: mapping %s (%d bytes): %w", cfg.Path, cfg.Info.Size, err)
-	}
-	if v.pages, err = newPages(int64(len(v.mem)), int(v.page), cfg.HolesKnown); err != nil {
-		v.unmapStore()
-		return fmt.Errorf("blockdev: %s: %w", cfg.Path, err)
-	}
-	if v.regions, err = newRegions(int64(len(v.mem))); err != nil {
-		v.unmap()
-		return fmt.Errorf("blockdev: %s: %w", cfg.Path, err)
-	}
-	return nil
-}
-
 // takeRecord finds out what the record of the cache says, and keeps it from now on.
 func (v *Volume) takeRecord() {
-	name := v.recordName()
+	name := v.cfg.cacheRecord()
 	if name == "" {
 		return
 	}
@@ -191,12 +174,12 @@ func (v *Volume) takeRecord() {
 	}
 }
 
-// recordName is the file of the record of the cache; "" if there is none to keep.
-func (v *Volume) recordName() string {
-	if v.cfg.EpochDir == "" || v.cfg.Info.ReadOnly || v.cfg.Volatile {
+// cacheRecord is the file of the record of the cache; "" if there is none to keep.
+func (cfg *Config) cacheRecord() string {
+	if cfg.EpochDir == "" || cfg.Info.ReadOnly || cfg.Volatile {
 		return ""
 	}
-	return recordName(v.cfg.EpochDir, v.cfg.Info.ID)
+	return recordName(cfg.EpochDir, cfg.Info.ID)
 }
 
 // Info implements blockdev.Device.

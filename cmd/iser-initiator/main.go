@@ -1,6 +1,10 @@
-// Command iser-initiator reaches block volumes over iSER and iSCSI: it lists
-// targets, shows, reads, writes and verifies volumes, measures them, and
+// Command iser-initiator reaches block volumes over iSER, iSCSI and NVMe over Fabrics: it lists
+// targets, shows, reads, writes and verifies volumes, reserves and measures them, and
 // attaches them to this machine.
+//
+// Options that say how a volume is reached are in initiator/connflags, for all commands; bench,
+// attach and the tools of RDMA have packages of their own. Here are the others. Those that copy
+// (copy.go) move data between a file (input.go) and a volume by a stream of requests (stream.go).
 package main
 
 import (

@@ -1,8 +1,10 @@
-// Command iser-target serves block volumes over iSER (RDMA on software iWARP), iSCSI
-// and NVMe (TCP), on one port, without RDMA hardware, kernel modules or root.
+// Command iser-target serves block volumes over iSER, iSCSI, NVMe/RDMA and NVMe/TCP, on one port,
+// without RDMA hardware, kernel modules or root: RDMA is software iWARP there, or software RoCE
+// at addresses of its own.
 //
-// This package turns flags and a configuration file into objects, connects
-// signals, logging and metrics to them, and contains nothing else.
+// serve (serve.go) turns flags and a configuration file into objects, and connects signals, logging
+// and metrics to them. Most other commands ask the process that serves by its control socket
+// (socket.go); the rest look at the configuration, the host or disks.
 package main
 
 import (

@@ -240,10 +240,10 @@ func (h Handover) checkRDMA(k *CarriedConnection) error {
 	switch {
 	case k.RDMA == nil:
 		return nil
-	case h.srv.rdma == nil:
+	case h.srv.wires.RDMA == nil:
 		return errors.New("it is over iSER, which the configuration has not")
 	}
-	return h.srv.rdma.CheckCarried(k.RDMA, &k.Params)
+	return h.srv.wires.RDMA.CheckCarried(k.RDMA, &k.Params)
 }
 
 // check says what is wrong with a session, wherever it is to go on.
@@ -417,9 +417,9 @@ func (h Handover) adoptConn(k *CarriedConnection) (*conn, error) {
 func (h Handover) restore(n *portal.Conn, k *standing) (iscsi.Datamover, error) {
 	s := h.srv
 	if k.RDMA == nil {
-		return iscsitcp.Restore(n.Net, tcpConfig(s, n.Portal, &s.tcp), &k.Params, &k.Stream)
+		return iscsitcp.Restore(n.Net, tcpConfig(s, n.Portal, s.wires.Tally(portal.TCP)), &k.Params, &k.Stream)
 	}
-	return s.rdma.Restore(n.Net, s.iserConfig(n.Portal), &k.Params, k.RDMA)
+	return s.wires.RDMA.Restore(n.Net, s.iserConfig(n.Portal), &k.Params, k.RDMA)
 }
 
 // enter gives a session the place in the tables that it had.

@@ -74,7 +74,7 @@ func (s *Frontend) Close(ctx context.Context) error {
 			<-x.done
 		}
 		s.refusals.stop()
-		s.closeErr = errors.Join(append(errs, s.closeDevices())...)
+		s.closeErr = errors.Join(append(errs, s.wires.Close())...)
 	})
 	return s.closeErr
 }

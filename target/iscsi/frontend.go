@@ -2,7 +2,6 @@ package iscsi
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -12,7 +11,6 @@ import (
 
 	"softiser/internal/iscsi"
 	"softiser/internal/iser"
-	"softiser/internal/sockio"
 	"softiser/rdma"
 	"softiser/target/internal/loglimit"
 	"softiser/target/portal"
@@ -27,10 +25,8 @@ type Frontend struct {
 	epoch    time.Time
 	bursts   burstPool
 	volumes  *volume.Registry // of all front ends
-	rdma     *iser.Device     // nil when no portal speaks iSER over TCP
-	roce     *iser.Device     // nil when no portal speaks iSER over RoCE
-	tcp, tls sockio.Tally     // of connections of iSCSI over TCP, without and with TLS
-	life     context.Context  // done when Drain begins
+	wires    portal.Wires[*iser.Device]
+	life     context.Context // done when Drain begins
 	endLife  context.CancelFunc
 	stats    serverCounters
 	refusals refusals
@@ -62,6 +58,7 @@ func New(cfg Config) (*Frontend, error) {
 		sessions: newSessionTable(cfg.Room),
 		conns:    map[*conn]struct{}{},
 		past:     map[portal.Transport]Traffic{},
+		wires:    portal.Wires[*iser.Device]{Protocol: portal.ISCSI},
 	}
 	for _, l := range []*loglimit.Limit{&s.limits.aborted, &s.limits.reject, &s.limits.protocol} {
 		l.Every = time.Second
@@ -71,32 +68,10 @@ func New(cfg Config) (*Frontend, error) {
 	// before long; one that comes and goes for ever is not.
 	s.limits.sessions.Every, s.limits.sessions.Burst = 100*time.Millisecond, 1024
 	s.life, s.endLife = context.WithCancel(context.Background())
-	for _, p := range cfg.Portals {
-		c := p.Config()
-		device := &s.rdma
-		if c.RoCE() {
-			device = &s.roce
-		}
-		if c.NoISER || *device != nil {
-			continue
-		}
-		var err error
-		if *device, err = iser.Open(iser.Config{RDMA: rdma.DeviceConfig{Provider: c.Provider(), MaxIRD: portal.MaxReads, MaxORD: portal.MaxReads}}); err != nil {
-			return nil, errors.Join(fmt.Errorf("target: RDMA: %w", err), s.closeDevices())
-		}
+	if err := s.wires.Open(cfg.Portals, func(c rdma.DeviceConfig) (*iser.Device, error) { return iser.Open(iser.Config{RDMA: c}) }); err != nil {
+		return nil, fmt.Errorf("target: %w", err)
 	}
 	return s, nil
-}
-
-// closeDevices ends the RDMA devices, which no connection uses any more.
-func (s *Frontend) closeDevices() error {
-	var errs []error
-	for _, d := range []*iser.Device{s.rdma, s.roce} {
-		if d != nil {
-			errs = append(errs, d.Close())
-		}
-	}
-	return errors.Join(errs...)
 }
 
 // now is the time since the front end was made; it is monotonic and cheap.

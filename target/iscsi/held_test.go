@@ -49,7 +49,7 @@ func TestHeldPDUsLeaveBuffers(t *testing.T) {
 			m.cmd(cdbRW10(0x2a, uint32(8*i), 8), nil, pattern(4096, byte(i)))
 		}
 		eventually(t, "all are held", func() bool { return s.heldCommands() == n })
-		if out := s.rdma.ReceivesOut() + iscsitcp.BuffersOut(); out != 0 {
+		if out := s.wires.RDMA.ReceivesOut() + iscsitcp.BuffersOut(); out != 0 {
 			t.Errorf("%d receive buffers are in use", out)
 		}
 		m.cmdSN = gap

@@ -54,10 +54,10 @@ func serveFewReceives(t *testing.T, receives int, window int) (*server, *stuckDe
 	if s.testServer, err = newServer(cfg); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.rdma.Close(); err != nil {
+	if err := s.wires.RDMA.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if s.rdma, err = iser.Open(iser.Config{MaxReceives: receives}); err != nil {
+	if s.wires.RDMA, err = iser.Open(iser.Config{MaxReceives: receives}); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.AddTarget(Target{Name: testIQN, LUNs: []LUN{{Name: "disk0", LUConfig: scsi.LUConfig{Volume: d, Workers: receives}}}}); err != nil {
@@ -115,7 +115,7 @@ func TestSharesOfReceiveBuffers(t *testing.T) {
 		t.Errorf("answers while the WRITEs are stuck: %v, want %d times BUSY", statuses, sent-third)
 	}
 	eventually(t, "the others are stuck", func() bool { return d.waiting.Load() == third })
-	eventually(t, "all other buffers have been given back", func() bool { return s.rdma.ReceivesOut() <= third })
+	eventually(t, "all other buffers have been given back", func() bool { return s.wires.RDMA.ReceivesOut() <= third })
 	for i := range 2 * most { // more than would fit if one were lost now and then
 		other.good(cdbRW10(0x2a, stuckBytes/512+uint32(i), 1), nil, data)
 	}

@@ -100,26 +100,22 @@ var errNoCertificates = errors.New("TLS: the portal has no certificate")
 // transport makes the datamover of a connection over nc.
 func (s *Frontend) transport(n *portal.Conn, nc net.Conn) (iscsi.Datamover, error) {
 	p := n.Portal.Config()
-	stream := p.StreamLogin && s.rdma != nil && !p.NoISER
+	stream := p.StreamLogin && s.wires.RDMA != nil && !p.NoISER
 	if n.Transport == portal.TLS || n.Transport == portal.TCP && !stream {
-		tally := &s.tcp
-		if n.Transport == portal.TLS {
-			tally = &s.tls
-		}
-		return iscsitcp.New(nc, iscsi.RoleTarget, tcpConfig(s, n.Portal, tally))
+		return iscsitcp.New(nc, iscsi.RoleTarget, tcpConfig(s, n.Portal, s.wires.Tally(n.Transport)))
 	}
 	cfg := s.iserConfig(n.Portal)
 	if !n.Deadline.IsZero() {
 		cfg.RDMA.Timeout = max(time.Until(n.Deadline), time.Millisecond)
 	}
 	if n.Transport == portal.TCP {
-		return s.rdma.Upgrade(n.Net, iscsi.RoleTarget, iscsitcp.Config{Socket: sockio.Options{BusyPoll: p.BusyPoll}, Memory: s.cfg.Staging}, cfg)
+		return s.wires.RDMA.Upgrade(n.Net, iscsi.RoleTarget, iscsitcp.Config{Socket: sockio.Options{BusyPoll: p.BusyPoll}, Memory: s.cfg.Staging}, cfg)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	defer context.AfterFunc(s.life, cancel)()
 	if n.Transport == portal.RoCE {
-		return s.roce.Accept(ctx, n.Request, cfg)
+		return s.wires.RoCE.Accept(ctx, n.Request, cfg)
 	}
-	return s.rdma.Serve(ctx, n.Net, cfg)
+	return s.wires.RDMA.Serve(ctx, n.Net, cfg)
 }

@@ -138,7 +138,7 @@ func (s *Frontend) Status() Status {
 		count[x.node]++
 		st.Sessions = append(st.Sessions, x.status())
 	}
-	st.Transports, st.RDMA, st.Recovery = s.transports(list, st.Sessions, past), s.rdmaStatus(), s.stats.recovery()
+	st.Transports, st.RDMA, st.Recovery = s.transports(list, st.Sessions, past), s.wires.Status(), s.stats.recovery()
 	for _, n := range s.nodeList() {
 		t := n.status()
 		t.Sessions = count[n]

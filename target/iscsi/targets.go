@@ -13,7 +13,6 @@ import (
 
 	"softiser/blockdev"
 	"softiser/internal/iscsi"
-	"softiser/internal/iser"
 	"softiser/target/internal/loglimit"
 	"softiser/target/portal"
 	"softiser/target/scsi"
@@ -230,10 +229,7 @@ func (s *Frontend) registerMemory(v blockdev.Device) (release func() error, err 
 		}
 		return errors.Join(errs...)
 	}
-	for _, d := range []*iser.Device{s.rdma, s.roce} {
-		if d == nil {
-			continue
-		}
+	for _, d := range s.wires.Devices() {
 		one, err := d.Register(mem)
 		if err != nil {
 			return nil, errors.Join(err, release())

@@ -4,7 +4,6 @@ import (
 	"maps"
 	"slices"
 
-	"softiser/internal/iser"
 	"softiser/target/portal"
 )
 
@@ -92,24 +91,11 @@ func (s *Frontend) transports(list []*session, l []SessionStatus, past map[porta
 	all := []TransportStatus{}
 	for _, t := range slices.Sorted(maps.Keys(sum)) {
 		y := sum[t]
-		switch t {
-		case portal.TCP:
-			y.Retransmits = s.tcp.Retransmits()
-		case portal.TLS:
-			y.Retransmits = s.tls.Retransmits()
+		if t == portal.TCP || t == portal.TLS {
+			y.Retransmits = s.wires.Tally(t).Retransmits()
 		}
 		y.Name = portal.Hello{Protocol: portal.ISCSI, Transport: t}.String()
 		all = append(all, y)
-	}
-	return all
-}
-
-// rdmaStatus tells of the queue pairs below iSER.
-func (s *Frontend) rdmaStatus() (all []portal.RDMAStatus) {
-	for t, d := range map[portal.Transport]*iser.Device{portal.RDMA: s.rdma, portal.RoCE: s.roce} {
-		if d != nil {
-			all = append(all, portal.RDMAStatusOf(portal.Hello{Protocol: portal.ISCSI, Transport: t}, d.RDMA()))
-		}
 	}
 	return all
 }

@@ -72,10 +72,10 @@ func (h Handover) checkRDMA(k *CarriedQueue) error {
 	switch {
 	case k.RDMA == nil:
 		return nil
-	case h.f.rdma == nil:
+	case h.f.wires.RDMA == nil:
 		return errors.New("it is over RDMA, which the configuration has not")
 	}
-	return h.f.rdma.RDMA().CheckCarried(&k.RDMA.QP)
+	return h.f.wires.RDMA.RDMA().CheckCarried(&k.RDMA.QP)
 }
 
 // adoptQueue makes a queue, which has not been started.
@@ -119,8 +119,8 @@ func (h Handover) adoptQueue(k *CarriedQueue, s *subsystem, host string) (*queue
 // error.
 func (h Handover) restore(n *portal.Conn, memory *holding, k *carriedStream) (nvme.QueueTransport, error) {
 	if k.RDMA == nil {
-		return nvmetcp.Restore(n.Net, h.f.tcpConfig(n.Portal, memory, &h.f.tcp), &k.Stream)
+		return nvmetcp.Restore(n.Net, h.f.tcpConfig(n.Portal, memory, h.f.wires.Tally(portal.TCP)), &k.Stream)
 	}
 	p := n.Portal.Config()
-	return h.f.rdma.Restore(n.Net, p.RDMA(), k.RDMA)
+	return h.f.wires.RDMA.Restore(n.Net, p.RDMA(), k.RDMA)
 }

@@ -35,10 +35,8 @@ type Frontend struct {
 	bufs      volume.Buffers // parameters, answers and what is compared
 	shares    shares
 	discovery *subsystem
-	rdma      *nvmerdma.Device // nil when no portal speaks NVMe/RDMA over TCP
-	roce      *nvmerdma.Device // nil when no portal speaks it over RoCE
-	tcp, tls  sockio.Tally     // of connections of NVMe/TCP, without and with TLS
-	life      context.Context  // done when Drain begins
+	wires     portal.Wires[*nvmerdma.Device]
+	life      context.Context // done when Drain begins
 	endLife   context.CancelFunc
 	closing   sync.Once // of what Close does when every connection has gone
 	closeErr  error     // what went wrong then; written once, in closing
@@ -69,7 +67,7 @@ func New(cfg Config) (*Frontend, error) {
 	}
 	f := &Frontend{shares: shares{pool: cfg.Staging},
 		cfg: cfg, log: cfg.Log, epoch: time.Now(), queues: map[*queue]struct{}{}, past: map[portal.Transport]Traffic{}, refused: map[nvme.Status]uint64{}, empty: make(chan struct{}),
-		referrals: cfg.Referrals,
+		referrals: cfg.Referrals, wires: portal.Wires[*nvmerdma.Device]{Protocol: portal.NVMe},
 		// Proofs of identity cost processor time. Half of the processors stay with the hosts that are
 		// connected, however many others knock.
 		proofs: turns.New(cores.Count() / 2),
@@ -80,35 +78,13 @@ func New(cfg Config) (*Frontend, error) {
 	// As many at once as there are controllers, which may all come back after a power cut.
 	f.lines.hosts.Every, f.lines.hosts.Burst = 100*time.Millisecond, 2*cfg.Limits.Controllers
 	f.life, f.endLife = context.WithCancel(context.Background())
-	for _, p := range cfg.Portals {
-		c := p.Config()
-		device := &f.rdma
-		if c.RoCE() {
-			device = &f.roce
-		}
-		if c.NoNVMeRDMA || *device != nil {
-			continue
-		}
-		var err error
-		if *device, err = nvmerdma.Open(nvmerdma.Config{RDMA: rdma.DeviceConfig{Provider: c.Provider(), MaxIRD: portal.MaxReads, MaxORD: portal.MaxReads}}); err != nil {
-			return nil, errors.Join(fmt.Errorf("nvmf: RDMA: %w", err), f.closeDevices())
-		}
+	if err := f.wires.Open(cfg.Portals, func(c rdma.DeviceConfig) (*nvmerdma.Device, error) { return nvmerdma.Open(nvmerdma.Config{RDMA: c}) }); err != nil {
+		return nil, fmt.Errorf("nvmf: %w", err)
 	}
 	f.discovery = newDiscovery(f)
 	// The counter of an earlier life must not come again.
 	f.generation.Store(uint64(time.Now().Unix()) << 16)
 	return f, nil
-}
-
-// closeDevices ends the RDMA devices, which no connection uses any more.
-func (f *Frontend) closeDevices() error {
-	var errs []error
-	for _, d := range []*nvmerdma.Device{f.rdma, f.roce} {
-		if d != nil {
-			errs = append(errs, d.Close())
-		}
-	}
-	return errors.Join(errs...)
 }
 
 func serialOf(nqn string) string {
@@ -256,14 +232,12 @@ func (f *Frontend) transport(c *portal.Conn, memory *holding) (t nvme.QueueTrans
 	p := c.Portal.Config()
 	if c.Transport != portal.RDMA && c.Transport != portal.RoCE {
 		var nc net.Conn = c.Net
-		tally := &f.tcp
 		if c.Transport == portal.TLS {
-			tally = &f.tls
 			if nc, id, err = f.secure(c); err != nil {
 				return nil, nil, err
 			}
 		}
-		t, err = nvmetcp.NewController(nc, f.tcpConfig(c.Portal, memory, tally))
+		t, err = nvmetcp.NewController(nc, f.tcpConfig(c.Portal, memory, f.wires.Tally(c.Transport)))
 		return t, id, err
 	}
 	cfg := nvmerdma.AcceptConfig{RDMA: p.RDMA(), Queues: f.cfg.Limits.Queues, Entries: f.cfg.Limits.Entries}
@@ -271,9 +245,9 @@ func (f *Frontend) transport(c *portal.Conn, memory *holding) (t nvme.QueueTrans
 		cfg.RDMA.Timeout = max(time.Until(c.Deadline), time.Millisecond)
 	}
 	if c.Transport == portal.RoCE {
-		t, err = f.roce.Answer(f.life, c.Request, cfg)
+		t, err = f.wires.RoCE.Answer(f.life, c.Request, cfg)
 	} else {
-		t, err = f.rdma.Accept(f.life, c.Net, cfg)
+		t, err = f.wires.RDMA.Accept(f.life, c.Net, cfg)
 	}
 	return t, nil, err
 }
@@ -362,6 +336,6 @@ func (f *Frontend) Close(ctx context.Context) error {
 		return err
 	}
 	<-f.empty
-	f.closing.Do(func() { f.closeErr = f.closeDevices() })
+	f.closing.Do(func() { f.closeErr = f.wires.Close() })
 	return errors.Join(err, f.closeErr)
 }

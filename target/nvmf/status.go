@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"softiser/internal/nvme"
-	"softiser/internal/nvmerdma"
 	"softiser/target/portal"
 	"softiser/target/volume"
 )
@@ -105,12 +104,7 @@ type TransportStatus struct {
 
 // Status returns a snapshot.
 func (f *Frontend) Status() Status {
-	st := Status{Subsystems: []SubsystemStatus{}, Controllers: f.Controllers(), Transports: f.transports(), Generation: f.generation.Load(), Refused: map[string]uint64{}, FailedProofs: f.notProved.Load()}
-	for t, d := range map[portal.Transport]*nvmerdma.Device{portal.RDMA: f.rdma, portal.RoCE: f.roce} {
-		if d != nil {
-			st.RDMA = append(st.RDMA, portal.RDMAStatusOf(portal.Hello{Protocol: portal.NVMe, Transport: t}, d.RDMA()))
-		}
-	}
+	st := Status{Subsystems: []SubsystemStatus{}, Controllers: f.Controllers(), Transports: f.transports(), RDMA: f.wires.Status(), Generation: f.generation.Load(), Refused: map[string]uint64{}, FailedProofs: f.notProved.Load()}
 	f.mu.Lock()
 	for why, n := range f.refused {
 		st.Refused[why.String()] = n
@@ -124,7 +118,7 @@ func (f *Frontend) Status() Status {
 
 // transports adds up connections by what carries them.
 func (f *Frontend) transports() []TransportStatus {
-	resent := map[portal.Transport]uint64{portal.TCP: f.tcp.Retransmits(), portal.TLS: f.tls.Retransmits()}
+	resent := map[portal.Transport]uint64{portal.TCP: f.wires.Tally(portal.TCP).Retransmits(), portal.TLS: f.wires.Tally(portal.TLS).Retransmits()}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	sum := map[portal.Transport]TransportStatus{}

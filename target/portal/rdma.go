@@ -33,8 +33,8 @@ type RDMAEnd struct {
 	Count   uint64 `json:"count"`
 }
 
-// RDMAStatusOf tells of a device whose connections speak h.
-func RDMAStatusOf(h Hello, d *rdma.Device) RDMAStatus {
+// rdmaStatusOf tells of a device whose connections speak h.
+func rdmaStatusOf(h Hello, d *rdma.Device) RDMAStatus {
 	s := d.Stats()
 	st := RDMAStatus{
 		Transport: h.String(), QPs: s.QPs, MRs: s.MRs, Established: s.Connections, WireIn: s.WireIn, WireOut: s.WireOut,

@@ -90,11 +90,45 @@ func printRoCE(out io.Writer, ports []rdma.RoCEPort) error {
 	return w.Flush()
 }
 
-// rocePathMetrics are those of the ways to peers that are connected.
-type rocePathMetrics struct{ limit, inFlight, rtt, losses, congested, delayed *prometheus.Desc }
+// roceDescs describe the addresses that the process speaks RoCE at.
+type roceDescs struct {
+	mtu, qps, pending *prometheus.Desc
+	counters          []*prometheus.Desc // by roceCounters
+	paths             rocePathDescs
+}
 
-func newRoCEPathMetrics(d func(name, help string, labels ...string) *prometheus.Desc) rocePathMetrics {
-	return rocePathMetrics{
+func newRoCEDescs(d describe) roceDescs {
+	all := roceDescs{
+		mtu:     d("roce_active_mtu_bytes", "RoCE: the largest path MTU that fits the interface.", "address"),
+		qps:     d("roce_queue_pairs", "RoCE: queue pairs connected.", "address"),
+		pending: d("roce_pending_requests", "RoCE: connections asked for by peers that have not proved their address.", "address"),
+		paths:   newRoCEPathDescs(d),
+	}
+	for _, r := range roceCounters {
+		all.counters = append(all.counters, d("roce_"+r.name+"_total", "RoCE: "+r.help, "address"))
+	}
+	return all
+}
+
+func (d *roceDescs) collect(ports []rdma.RoCEPort, ch metrics) {
+	for i := range ports {
+		p := &ports[i]
+		at := p.Addr.String()
+		ch.gauge(d.mtu, float64(p.ActiveMTU), at)
+		ch.gauge(d.qps, float64(p.QPs), at)
+		ch.gauge(d.pending, float64(p.Pending), at)
+		for k, r := range roceCounters {
+			ch.counter(d.counters[k], r.of(&p.Counters), at)
+		}
+	}
+	d.paths.collect(ports, ch)
+}
+
+// rocePathDescs describe the ways to peers that are connected.
+type rocePathDescs struct{ limit, inFlight, rtt, losses, congested, delayed *prometheus.Desc }
+
+func newRoCEPathDescs(d describe) rocePathDescs {
+	return rocePathDescs{
 		limit:     d("roce_path_limit_bytes", "RoCE: bytes that may be in flight to a peer: half with a loss or a notice of congestion, more while round trips are short.", "address", "peer"),
 		inFlight:  d("roce_path_in_flight_bytes", "RoCE: bytes in flight to a peer.", "address", "peer"),
 		rtt:       d("roce_path_rtt_seconds", "RoCE: round trip to a peer, smoothed; 0: not measured.", "address", "peer"),
@@ -104,17 +138,17 @@ func newRoCEPathMetrics(d func(name, help string, labels ...string) *prometheus.
 	}
 }
 
-func (m *rocePathMetrics) collect(ports []rdma.RoCEPort, gauge func(*prometheus.Desc, float64, ...string), counter func(*prometheus.Desc, uint64, ...string)) {
+func (d *rocePathDescs) collect(ports []rdma.RoCEPort, ch metrics) {
 	for i := range ports {
 		for k := range ports[i].Paths {
 			p := &ports[i].Paths[k]
 			way := []string{p.Local.String(), p.Peer.String()}
-			gauge(m.limit, float64(p.Limit), way...)
-			gauge(m.inFlight, float64(p.InFlight), way...)
-			gauge(m.rtt, p.RTT.Seconds(), way...)
-			counter(m.losses, p.Losses, way...)
-			counter(m.congested, p.Congested, way...)
-			counter(m.delayed, p.Delayed, way...)
+			ch.gauge(d.limit, float64(p.Limit), way...)
+			ch.gauge(d.inFlight, float64(p.InFlight), way...)
+			ch.gauge(d.rtt, p.RTT.Seconds(), way...)
+			ch.counter(d.losses, p.Losses, way...)
+			ch.counter(d.congested, p.Congested, way...)
+			ch.counter(d.delayed, p.Delayed, way...)
 		}
 	}
 }

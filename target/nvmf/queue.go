@@ -40,11 +40,27 @@ type queue struct {
 	counters counters
 
 	mu       sync.Mutex
-	requests []*request    // guarded by mu: of all slots that have been used
-	since    time.Duration // guarded by mu: when last looked whether the socket takes something, since the front end was made
-	sent     uint64        // guarded by mu: what it had taken then
-	stuck    bool          // guarded by mu: it had taken nothing since the time before
-	over     bool          // guarded by mu
+	requests []*request // guarded by mu: of all slots that have been used
+	unread   unread     // guarded by mu
+	over     bool       // guarded by mu
+}
+
+// unread tells of a host that takes nothing of what waits for it.
+type unread struct {
+	since time.Duration // when last looked, since the front end was made
+	sent  uint64        // what the socket had taken then
+	waits bool          // something waited then
+}
+
+// look is told how much the socket has taken, and whether something waits for it. Once in every it
+// reports whether something has been waiting since the time before, and nothing was taken.
+func (u *unread) look(now, every time.Duration, waiting bool, sent uint64) (stuck bool) {
+	if now-u.since < every {
+		return false
+	}
+	stuck = waiting && u.waits && sent == u.sent
+	u.since, u.waits, u.sent = now, waiting, sent
+	return stuck
 }
 
 // begin starts the connection.
@@ -87,13 +103,9 @@ func (q *queue) look() {
 		return
 	}
 	t, now := &q.fe.cfg.Timeouts, time.Since(q.fe.epoch)
-	if now-q.since >= t.Unread {
-		stuck := waiting && q.stuck && sent == q.sent
-		q.since, q.stuck, q.sent = now, waiting, sent
-		if stuck {
-			go q.t.Terminate(errUnread)
-			return
-		}
+	if q.unread.look(now, t.Unread, waiting, sent) {
+		go q.t.Terminate(errUnread)
+		return
 	}
 	for _, r := range q.requests {
 		if asked := r.asked.Load(); asked > 0 && t.Data > 0 && now-time.Duration(asked) >= t.Data {

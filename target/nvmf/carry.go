@@ -316,7 +316,7 @@ func (h Handover) adopt(k *CarriedController) (err error) {
 		q.t.Start(q)
 	}
 	c.zlog.Debug("NVMe controller taken over", c.named(), zap.Int("queues", len(queues)))
-	c.events.deliver(true)
+	c.events.tell()
 	return nil
 }
 

@@ -76,7 +76,7 @@ func (e *events) await(r *request) {
 	}
 	e.requests = append(e.requests, r)
 	e.mu.Unlock()
-	e.deliver(false)
+	e.answer()
 }
 
 func (e *events) waiting() int {
@@ -95,29 +95,33 @@ func (e *events) report(k event) {
 	}
 	e.due[k] = true
 	e.mu.Unlock()
-	e.deliver(true)
+	e.tell()
 }
 
-// deliver answers requests with what is due. push says that nobody else transmits what
-// it queues.
-func (e *events) deliver(push bool) {
+// tell answers requests with what is due, and transmits that.
+func (e *events) tell() {
+	if q := e.answer(); q != nil {
+		q.Push()
+	}
+}
+
+// answer answers requests with what is due, for those who transmit themselves what they queue. It
+// returns the admin queue if there was something.
+func (e *events) answer() (q *queue) {
 	for {
 		e.mu.Lock()
 		k := e.nextLocked()
 		if k == eventKinds || len(e.requests) == 0 || e.hushed {
 			e.mu.Unlock()
-			return
+			return q
 		}
 		e.due[k], e.told[k] = false, true
 		r := e.requests[0]
 		e.requests = slices.Delete(e.requests, 0, 1)
 		e.mu.Unlock()
 		r.result = uint64(eventRows[k].value)
-		q := r.q
+		q = r.q
 		r.end(nvme.Success)
-		if push {
-			q.Push()
-		}
 	}
 }
 
@@ -136,7 +140,7 @@ func (e *events) hush(on bool) {
 	e.mu.Lock()
 	e.hushed = on
 	e.mu.Unlock()
-	e.deliver(true)
+	e.tell()
 }
 
 // read notes that the log page of an event has been read.
@@ -144,7 +148,7 @@ func (e *events) read(k event) {
 	e.mu.Lock()
 	e.told[k] = false
 	e.mu.Unlock()
-	e.deliver(false)
+	e.answer()
 }
 
 // configure is the feature Asynchronous Event Configuration.

@@ -33,6 +33,7 @@ func newNVMeDescs(d describe) nvmeDescs {
 	}
 }
 
+// collect tells of the namespaces, and of the first controllers; sums have all of them.
 func (d *nvmeDescs) collect(st *target.Status, ch metrics) {
 	for _, s := range st.Subsystems {
 		for _, n := range s.Namespaces {

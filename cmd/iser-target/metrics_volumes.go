@@ -36,6 +36,7 @@ func newVolumeDescs(d describe) volumeDescs {
 	}
 }
 
+// collect tells of each volume what all of its places have done.
 func (d *volumeDescs) collect(st *target.Status, ch metrics) {
 	latencies := volumeLatencies(st)
 	for _, v := range st.Volumes {

@@ -14,8 +14,11 @@ type Wires[D device] struct {
 	Protocol Protocol
 	RDMA     D // none when no portal speaks the protocol over iWARP,
 	RoCE     D // or over RoCE
-	tcp, tls sockio.Tally
+	tcp, tls Tally
 }
+
+// Tally is what TCP tells of connections, added up.
+type Tally = sockio.Tally
 
 // device is a *iser.Device, or what NVMe has in its place.
 type device interface {
@@ -66,7 +69,7 @@ func (w *Wires[D]) Close() error {
 }
 
 // Tally counts for the connections over TCP, or over TLS.
-func (w *Wires[D]) Tally(t Transport) *sockio.Tally {
+func (w *Wires[D]) Tally(t Transport) *Tally {
 	if t == TLS {
 		return &w.tls
 	}

@@ -126,7 +126,7 @@ type measurement struct {
 	row   *Row
 	run   *result.Run
 	env   peers.Env // of the row
-	st    *Stage
+	stage *Stage
 	limit time.Duration // of a contender, beside the time of its measurement
 }
 
@@ -135,8 +135,8 @@ func (h *Harness) measure(ctx context.Context, row *Row, run *result.Run) error 
 	m := &measurement{h: h, row: row, run: run, env: h.Env, limit: cmp.Or(h.Limit, 30*time.Second)}
 	m.env.Place = row.Place
 	m.env.Dur = cmp.Or(row.Dur, h.Env.Dur)
-	m.st = &Stage{Env: &m.env, servers: map[string]*peers.Server{}}
-	defer m.st.close()
+	m.stage = &Stage{Env: &m.env, servers: map[string]*peers.Server{}}
+	defer m.stage.close()
 	var ready []*Contender
 	for i := range row.Contenders {
 		c := &row.Contenders[i]
@@ -180,7 +180,7 @@ func (m *measurement) prepare(ctx context.Context, c *Contender) bool {
 	if c.Prepare == nil {
 		return true
 	}
-	_, err := limited(ctx, m.limit, func(ctx context.Context) (struct{}, error) { return struct{}{}, c.Prepare(ctx, m.st) })
+	_, err := limited(ctx, m.limit, func(ctx context.Context) (struct{}, error) { return struct{}{}, c.Prepare(ctx, m.stage) })
 	var why *peers.Unable
 	switch {
 	case err == nil || ctx.Err() != nil:
@@ -201,7 +201,7 @@ func (m *measurement) once(ctx context.Context, c *Contender, rep int) error {
 		m.env.Note = noter(m.run.Commands, m.row.ID+"/"+c.Name)
 	}
 	at := time.Now()
-	v, err := limited(ctx, m.env.Dur+m.row.More+m.limit, func(ctx context.Context) (result.Values, error) { return c.Measure(ctx, m.st) })
+	v, err := limited(ctx, m.env.Dur+m.row.More+m.limit, func(ctx context.Context) (result.Values, error) { return c.Measure(ctx, m.stage) })
 	switch {
 	case ctx.Err() != nil:
 	case err != nil:

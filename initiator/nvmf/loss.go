@@ -72,11 +72,13 @@ func (q *queue) retire() {
 		case c.state == cmdSent && !c.req.op.repeatable && c.req.phase != flushNow:
 			q.stats.OutcomeUnknown++
 			q.ended(c, blockio.ErrOutcomeUnknown)
-		case c.tries > 0 && q.a.cfg.CtrlLossTimeout > 0 && q.a.pulse.now.Load()-c.first > int64(q.a.cfg.CtrlLossTimeout):
+		case c.state == cmdSent && c.tries > 0 && q.a.cfg.CtrlLossTimeout > 0 && q.a.pulse.now.Load()-c.first > int64(q.a.cfg.CtrlLossTimeout):
 			// It may be what kills the controller.
 			q.ended(c, fmt.Errorf("%w: the connection was lost %d times while %s was outstanding", blockio.ErrSessionLost, c.tries+1, c.req.op.name))
 		default:
-			c.tries++
+			if c.state == cmdSent { // else no connection has been lost with it
+				c.tries++
+			}
 			again = append(again, c)
 		}
 	}

@@ -255,5 +255,17 @@ func AskUpgrade(ctx context.Context, dir, key, binary string, patience time.Dura
 	if up.Error != "" {
 		return up, errors.New(up.Error)
 	}
+	r.awaitProcess(ctx, up.New)
 	return up, nil
+}
+
+// awaitProcess waits until the record is that of the process pid, which has taken over and writes it a moment later:
+// until then the attachment is found by the old process's id, and not by the one that people are told. A process that
+// cannot write it goes on all the same.
+func (r *Record) awaitProcess(ctx context.Context, pid int) {
+	for end := time.Now().Add(readyPatience); ctx.Err() == nil && time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		if now, err := readRecord(r.path); err != nil || now.PID == pid || !r.alive() {
+			return
+		}
+	}
 }

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -487,6 +488,53 @@ func TestUpgradeInterrupted(t *testing.T) {
 	}
 	cancel()
 	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}
+
+// Whoever is told that another process has taken over finds the attachment by that one's id.
+func TestUpgradedIsFound(t *testing.T) {
+	dir, url := t.TempDir(), "iser://h/x/0"
+	path := recordPath(dir, url)
+	f, _, err := lockRecord(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	l, err := net.Listen("unix", controlPath(path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	r := Record{URL: url, PID: 1, Control: controlPath(path)}
+	if err := r.write(f); err != nil {
+		t.Fatal(err)
+	}
+	told, wrote := make(chan struct{}), make(chan error, 1)
+	go func() {
+		c, err := l.Accept()
+		if err == nil {
+			_, _ = bufio.NewReader(c).ReadString('\n')
+			err = json.NewEncoder(c).Encode(Upgraded{Old: 1, New: 2})
+			c.Close()
+		}
+		select { // the record comes behind the answer, however long the one who asked takes to read that
+		case <-told:
+		case <-time.After(100 * time.Millisecond):
+		}
+		r.PID = 2
+		wrote <- errors.Join(err, r.write(f))
+	}()
+	up, err := AskUpgrade(t.Context(), dir, url, "", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, err := Find(dir, strconv.Itoa(up.New))
+	close(told)
+	if err != nil || found == nil || up.New != 2 {
+		t.Errorf("%+v: %+v, %v", up, found, err)
+	}
+	if err := <-wrote; err != nil {
 		t.Error(err)
 	}
 }

@@ -41,7 +41,10 @@ iser-target serve --takeover, with the other options as the running process has 
 		Example: `  iser-target upgrade
   iser-target upgrade --binary /opt/softiser/iser-target`,
 		Args: exactly(0),
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			if q.Binary, err = handover.BinaryFromHere(q.Binary); err != nil {
+				return err
+			}
 			return s.askFor(cmd.Context(), startPatience+askPatience, func(ctx context.Context, c *admin.Client) error {
 				u, err := c.Upgrade(ctx, q)
 				if err != nil {

@@ -502,6 +502,39 @@ func TestUpgradeAsksAgain(t *testing.T) {
 	}
 }
 
+// TestUpgradeFromHere: a program is named from the folder of whoever asks, and not from that of the target.
+func TestUpgradeFromHere(t *testing.T) {
+	dir := t.TempDir()
+	t.Chdir(dir)
+	socket := filepath.Join(dir, "s")
+	ln, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked := make(chan admin.UpgradeRequest, 1)
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /v1/upgrade", func(w http.ResponseWriter, r *http.Request) {
+		var q admin.UpgradeRequest
+		if err := json.NewDecoder(r.Body).Decode(&q); err != nil {
+			t.Error(err)
+		}
+		asked <- q
+		http.Error(w, "not today", http.StatusConflict)
+	})
+	srv, served := &http.Server{Handler: mux}, make(chan error, 1)
+	go func() { served <- srv.Serve(ln) }()
+	defer func() {
+		srv.Close()
+		<-served
+	}()
+	for binary, want := range map[string]string{"": "", "new": "new", "./new": filepath.Join(dir, "new"), "../new": filepath.Join(filepath.Dir(dir), "new"), "/new": "/new"} {
+		code, out := command(t, "upgrade", "--socket", socket, "--binary", binary)
+		if q := <-asked; code != exitFailure || q.Binary != want {
+			t.Errorf("--binary %q: exit %d, the target is asked for %q, want %q\n%s", binary, code, q.Binary, want, out)
+		}
+	}
+}
+
 // collects reports whether garbage is collected.
 func collects() bool {
 	percent := debug.SetGCPercent(100)

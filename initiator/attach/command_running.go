@@ -11,6 +11,7 @@ import (
 	"github.com/dustin/go-humanize"
 
 	"softiser/initiator/connflags"
+	"softiser/internal/handover"
 	"softiser/internal/iscsi"
 )
 
@@ -18,7 +19,11 @@ import (
 
 // runUpgrade has the process of an attachment replaced.
 func (c *command) runUpgrade(ctx context.Context, out io.Writer, key string) error {
-	up, err := AskUpgrade(ctx, c.opt.Dir, connflags.Names(key), c.binary, c.patience)
+	binary, err := handover.BinaryFromHere(c.binary)
+	if err != nil {
+		return err
+	}
+	up, err := AskUpgrade(ctx, c.opt.Dir, connflags.Names(key), binary, c.patience)
 	switch {
 	case err != nil:
 		return err

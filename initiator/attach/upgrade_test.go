@@ -298,10 +298,15 @@ func TestUpgradeRefused(t *testing.T) {
 	target := e2e.StartTarget(t, "16MiB")
 	x := attachProgram(t, target.URL("iscsi"))
 	l := startLoad(t, "unix", x.rec.Socket, 0, 4)
+	here, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, tt := range []struct {
 		args []string
 		want string
 	}{
+		{[]string{"--upgrade", "--binary", "./nowhere", x.url}, filepath.Join(here, "nowhere") + ": no such file"}, // not in the folder of the process
 		{[]string{"--upgrade", "--binary", "/nowhere/iser-initiator", x.url}, "starting the new process"},
 		{[]string{"--upgrade", "--binary", "/bin/false", x.url}, "ended before it could take over"},
 		{[]string{"--upgrade", "iscsi://127.0.0.1/iqn.2026-11.x:other/0"}, "is not attached"},

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -106,6 +107,15 @@ type Program struct {
 	Args   []string
 	// Told is what says why it ends, for messages: "the log tells".
 	Told string
+}
+
+// BinaryFromHere is the name that a program given to this process has for another one, which may be in another folder.
+// A name without a folder is looked for in the other one's PATH.
+func BinaryFromHere(binary string) (string, error) {
+	if !strings.Contains(binary, "/") {
+		return binary, nil
+	}
+	return filepath.Abs(binary)
 }
 
 // Start starts a process that takes this one's place, and waits, as long as ctx allows, for what

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"sort"
@@ -69,11 +70,27 @@ func OpenDisks(cfg Config, paths []string) (*Disks, error) {
 				continue
 			}
 			dev.Close()
+		} else if o := ds.named(p); o != nil && errors.Is(err, blockdev.ErrInUse) {
+			err = fmt.Errorf("that is %s, which is opened already: name each device once", o.Path)
 		}
 		ds.Close()
 		return nil, fmt.Errorf("opening %s: %w", p, err)
 	}
 	return ds, nil
+}
+
+// named is the disk that a path leads to, if it is one of these.
+func (ds *Disks) named(path string) *vg.Disk {
+	st, err := os.Stat(path)
+	if err != nil {
+		return nil
+	}
+	for _, d := range ds.Disks {
+		if o, err := os.Stat(d.Path); err == nil && os.SameFile(o, st) {
+			return d
+		}
+	}
+	return nil
 }
 
 // Scan sorts the disks into groups.
@@ -271,6 +288,11 @@ func (g *Group) closed() bool {
 func (g *Group) AddDisks(paths []string, o vg.PVOptions, why string) error {
 	g.mu.Lock()
 	err := g.letGo(func(d *vg.Disk) bool { return slices.Contains(paths, d.Path) })
+	for _, p := range paths {
+		if d := g.disks.named(p); err == nil && d != nil && slices.Contains(slices.Collect(maps.Values(g.md.group.Disks)), d) {
+			err = fmt.Errorf("%s is in volume group %q already", p, g.md.group.VG.Name)
+		}
+	}
 	g.mu.Unlock()
 	if err != nil {
 		return err

@@ -268,22 +268,27 @@ func (a *app) config() lvm.Config {
 }
 
 // paths are the devices to look at.
-func (a *app) paths() (out []string) {
-	add := func(p string) {
+func (a *app) paths() []string {
+	if len(a.devices) == 0 {
+		return blockDevices()
+	}
+	return a.named()
+}
+
+// named are the devices that were given, each by the first of its names: a link to a disk is no copy of it.
+func (a *app) named() (out []string) {
+	var seen []os.FileInfo
+	for _, p := range a.devices {
 		if abs, err := filepath.Abs(p); err == nil {
 			p = abs
 		}
-		if !slices.Contains(out, p) {
-			out = append(out, p)
+		if st, err := os.Stat(p); err == nil {
+			if slices.ContainsFunc(seen, func(x os.FileInfo) bool { return os.SameFile(x, st) }) {
+				continue
+			}
+			seen = append(seen, st)
 		}
-	}
-	for _, p := range a.devices {
-		add(p)
-	}
-	if len(a.devices) == 0 {
-		for _, p := range blockDevices() {
-			add(p)
-		}
+		out = append(out, p)
 	}
 	return out
 }
@@ -325,7 +330,7 @@ func (a *app) scanLive() (*vg.Scan, error) {
 		}
 	}
 	var others []*vg.Disk
-	for _, p := range a.devices {
+	for _, p := range a.named() {
 		st, err := os.Stat(p)
 		if err == nil && slices.ContainsFunc(served, func(x os.FileInfo) bool { return os.SameFile(x, st) }) {
 			continue

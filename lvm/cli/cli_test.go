@@ -367,6 +367,34 @@ func TestTwoDisksOfOneUUID(t *testing.T) {
 	}
 }
 
+// TestOtherNamesOfADisk: a link to a disk that is named, too, is no copy, and who names one twice is told so.
+func TestOtherNamesOfADisk(t *testing.T) {
+	s := newShell(t)
+	link := filepath.Join(filepath.Dir(s.disks[0]), "link.img")
+	if err := os.Symlink(s.disks[0], link); err != nil {
+		t.Fatal(err)
+	}
+	twice := "that is " + s.disks[0] + ", which is opened already: name each device once"
+	s.fails(twice, "vgcreate", "vg0", s.disks[0], link)
+	s.fails(twice, "pvcreate", s.disks[0], s.disks[0])
+	s.run("vgcreate", "vg0", s.disks[0])
+	s.disks = append(s.disks, link)
+	s.run("lvcreate", "-L8m", "-n", "v", "vg0")
+	if got := strings.Join(strings.Fields(s.run("pvs", "--noheadings", "-o", "pv_name,vg_name")), " "); got != s.disks[0]+" vg0" {
+		t.Errorf("pvs shows %s", got)
+	}
+	for _, name := range []string{s.disks[0], link} {
+		s.fails(name+` is in volume group "vg0" already`, "vgextend", "vg0", name)
+	}
+	m := &lvm.Manager{Config: s.env.Config}
+	if _, err := m.Open(lvm.Spec{VG: "vg0", LV: "v", Devices: []string{s.disks[0], link}}); err == nil || !strings.Contains(err.Error(), twice) {
+		t.Errorf("a volume whose devices are one: %v", err)
+	}
+	if err := m.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestTwoGroupsOfOneName: neither is taken for the other, and those beside them are used as ever, until one of the
 // two has another name.
 func TestTwoGroupsOfOneName(t *testing.T) {

@@ -149,7 +149,8 @@ func exitCode(err error) int {
 		return exitTimeout
 	case errors.Is(err, blockio.ErrNoLUN):
 		return exitNotFound
-	case errors.Is(err, blockio.ErrNoConnection) && !errors.Is(err, context.Canceled), errors.As(err, &op) && op.Op != "listen" && !errors.Is(op, context.Canceled), errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ECONNRESET), errors.Is(err, blockio.ErrSessionLost):
+	case errors.Is(err, blockio.ErrNoConnection) && !errors.Is(err, context.Canceled), errors.As(err, &op) && op.Op != "listen" && !errors.Is(op, context.Canceled), errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ECONNRESET), errors.Is(err, blockio.ErrSessionLost),
+		errors.Is(err, rdma.ErrRejected), errors.Is(err, rdma.ErrRefused):
 		return exitConnect
 	}
 	return exitError

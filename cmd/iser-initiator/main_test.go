@@ -425,6 +425,7 @@ func TestExitCodes(t *testing.T) {
 	for err, want := range map[error]int{
 		context.DeadlineExceeded: exitTimeout, blockio.ErrTimeout: exitTimeout, blockio.ErrSessionLost: exitConnect, errors.New("x"): exitError,
 		&iscsi.LoginError{Status: iscsi.LoginTargetFailure}: exitLogin, rdma.ErrTimeout: exitTimeout, syscall.ECONNRESET: exitConnect,
+		&rdma.RejectError{}: exitConnect, rdma.ErrRefused: exitConnect,
 		&net.OpError{Op: "dial", Err: context.Canceled}: exitError, &net.OpError{Op: "dial", Err: syscall.EHOSTUNREACH}: exitConnect, // interrupted, and not
 	} {
 		if got := exitCode(fmt.Errorf("wrapped: %w", err)); got != want {

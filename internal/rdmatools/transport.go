@@ -7,6 +7,8 @@ import (
 	"net"
 	"net/netip"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -136,12 +138,15 @@ func (t *transport) dial(ctx context.Context, host string, port portFlag, qp *rd
 func withReason(err error) error {
 	var rej *rdma.RejectError
 	if errors.As(err, &rej) {
-		if why := text(rej.PrivateData); why != "" {
+		if why := text(rej.PrivateData); why != "" && !strings.ContainsFunc(why, unprintable) {
 			return &rejected{err, why}
 		}
 	}
 	return err
 }
+
+// unprintable is a rune that no words have: other services, an NVMe port's for one, reject with codes.
+func unprintable(r rune) bool { return r == utf8.RuneError || !unicode.IsPrint(r) }
 
 // rejected is a rejection with the words that the peer has given as its reason.
 type rejected struct {

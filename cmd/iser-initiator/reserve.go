@@ -148,6 +148,7 @@ func (a *reserveAction) command() *cobra.Command {
 		if err := cmd.MarkFlagRequired(name); err != nil {
 			panic(err) // the table names an option that register does not know
 		}
+		cmd.Flags().Lookup(name).DefValue = "" // the help shows no default of what has to be given
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return withReserver(cmd.Context(), opts, args[0], true, func(v blockio.Reserver) error {

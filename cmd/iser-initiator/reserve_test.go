@@ -132,3 +132,17 @@ func TestReservationKeys(t *testing.T) {
 		}
 	}
 }
+
+// TestReserveHelpHasNoDefaults: an option that has to be given has none.
+func TestReserveHelpHasNoDefaults(t *testing.T) {
+	for _, a := range reserveActions {
+		help, _, _ := run(t, "reserve", a.name, "--help")
+		for line := range strings.Lines(help) {
+			for _, name := range a.needs {
+				if strings.Contains(line, " --"+name+" ") && strings.Contains(line, "(default") {
+					t.Errorf("%s: %s", a.name, line)
+				}
+			}
+		}
+	}
+}

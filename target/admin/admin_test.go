@@ -333,6 +333,10 @@ func TestNobodyAnswers(t *testing.T) {
 	if _, err := c.Status(t.Context()); !errors.Is(err, ErrNoTarget) {
 		t.Errorf("got %v", err)
 	}
+	c = NewClient("/" + strings.Repeat("s", 107))
+	if _, err := c.Status(t.Context()); !errors.Is(err, ErrNoTarget) || !strings.HasSuffix(err.Error(), ": the path has 108 bytes; that of a socket has at most 107") {
+		t.Errorf("a long path: %v", err)
+	}
 }
 
 // Who does not wait for an answer is not told that there is no target.

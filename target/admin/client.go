@@ -15,6 +15,7 @@ import (
 	"strings"
 	"syscall"
 
+	"softiser/internal/unixsocket"
 	"softiser/target"
 )
 
@@ -148,6 +149,8 @@ func (c *Client) unanswered(ctx context.Context, err error) error {
 		return fmt.Errorf("admin socket %s: %w; it belongs to the user that iser-target runs as: become that user, or name the socket of a target of your own with --socket", c.path, syscall.EACCES)
 	case errors.Is(err, context.DeadlineExceeded):
 		return fmt.Errorf("admin socket %s: the target has not answered in time: %w", c.path, context.DeadlineExceeded)
+	case errors.Is(err, syscall.EINVAL) && len(c.path) > unixsocket.MaxPath:
+		return fmt.Errorf("%w %s: the path has %d bytes; that of a socket has at most %d", ErrNoTarget, c.path, len(c.path), unixsocket.MaxPath)
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
 		return fmt.Errorf("%w %s; is it running, with --socket or admin.socket set to this path?", ErrNoTarget, c.path)
 	case errors.Is(ctx.Err(), context.Canceled): // nobody waits for the answer any more

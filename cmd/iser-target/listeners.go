@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"net"
+	"os"
 
 	"softiser/config"
 	"softiser/internal/handover"
@@ -33,6 +34,9 @@ func (l *listeners) open(srv *target.Server, cfg *config.Config) (err error) {
 	c := &cfg.Admin
 	if c.Socket != "" && l.admin == nil {
 		ln, err := admin.Listen(c.Socket)
+		if err != nil && c.Socket == os.Getenv(socketEnv) { // which people set for the commands that ask a target
+			return fmt.Errorf("%w; the environment variable %s names it", err, socketEnv)
+		}
 		if err != nil {
 			return err
 		}

@@ -200,6 +200,22 @@ func TestServeExports(t *testing.T) {
 	}
 }
 
+// TestServeSocketOfTheEnvironment: the variable that tells commands which target to ask has another target make the
+// same socket; the error tells where the path comes from.
+func TestServeSocketOfTheEnvironment(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "s")
+	start(t, "--listen", loopback.FreeAddr(t), "--socket", socket, "--export", "a=memory,size=1MiB")
+	second := []string{"serve", "--listen", loopback.FreeAddr(t), "--export", "b=memory,size=1MiB"}
+	const says = "; the environment variable SOFTISER_ADMIN_SOCKET names it"
+	if code, out := command(t, append(second, "--socket", socket)...); code != exitFailure || !strings.Contains(out, "another process serves it") || strings.Contains(out, says) {
+		t.Errorf("--socket: exit %d\n%s", code, out)
+	}
+	t.Setenv("SOFTISER_ADMIN_SOCKET", socket)
+	if code, out := command(t, second...); code != exitFailure || !strings.Contains(out, "another process serves it"+says) {
+		t.Errorf("the variable: exit %d\n%s", code, out)
+	}
+}
+
 // A volume that is missing keeps its LUN away, and nothing else.
 func TestServeWithoutAVolume(t *testing.T) {
 	dir := t.TempDir()

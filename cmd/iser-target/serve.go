@@ -76,7 +76,7 @@ another disk there, and an empty one.`,
 	fl.StringVarP(&f.config, "config", "c", "", "configuration file (YAML)")
 	fl.StringArrayVarP(&f.listen, "listen", "l", nil, "address to listen on, host:port, or roce://address[:port] for RDMA over UDP; may be repeated (default 127.0.0.1:3260)")
 	fl.StringArrayVarP(&f.exports, "export", "e", nil, "NAME=VOLUME; VOLUME is a path, \"memory\" or \"null\", then options: ,size=1GiB ,ro ,block=4096 ,phys=4096 ,writethrough ,prealloc ,hugepages ,placement=verified")
-	fl.StringVar(&f.socket, "socket", "", "admin socket (default: admin.socket of the configuration; none without a file)")
+	fl.StringVar(&f.socket, "socket", "", "admin socket (default: $SOFTISER_ADMIN_SOCKET, then admin.socket of the configuration; else none)")
 	fl.StringVar(&f.metrics, "metrics", "", "host:port for the status page, Prometheus' /metrics, /healthz and /readyz (default: admin.metrics of the configuration)")
 	fl.StringVar(&f.level, "log-level", "", "debug, info, warn or error (default: logging.level of the configuration)")
 	fl.IntVar(&f.readyFD, "ready-fd", 0, "descriptor to which a newline is written when volumes and portals are served, and no group with start: active waits any more; then it is closed")

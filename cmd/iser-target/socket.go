@@ -12,6 +12,9 @@ import (
 	"softiser/target/admin"
 )
 
+// socketEnv names the admin socket: that of a target for those who ask it, and of serve the one that it makes.
+const socketEnv = config.EnvPrefix + "_ADMIN_SOCKET"
+
 // socketFlag adds --socket; open finds the socket that it, the environment or
 // the usual places name.
 type socketFlag struct{ path string }
@@ -26,7 +29,7 @@ func (s *socketFlag) open() (*admin.Client, error) {
 	}
 	p := s.path
 	if p == "" {
-		p = os.Getenv(config.EnvPrefix + "_ADMIN_SOCKET")
+		p = os.Getenv(socketEnv)
 	}
 	if p == "" {
 		p = "/run/softiser/iser-target.sock"

@@ -167,37 +167,6 @@ func TestReadToTerminal(t *testing.T) {
 	ptytest.Expect(t, person, "what the volume holds")
 }
 
-// A read that waits for a pipe ends with its context, and not before.
-func TestInterruptible(t *testing.T) {
-	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer w.Close()
-	ctx, cancel := context.WithCancel(t.Context())
-	in, err := newInput(ctx, r, -1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer in.Close()
-	if _, err := w.WriteString("abc"); err != nil {
-		t.Fatal(err)
-	}
-	buf := make([]byte, 8)
-	if n, err := in.Read(buf); err != nil || string(buf[:n]) != "abc" {
-		t.Fatalf("%q, %v", buf[:n], err)
-	}
-	got := make(chan error)
-	go func() {
-		_, err := in.Read(buf)
-		got <- err
-	}()
-	cancel()
-	if err := <-got; !errors.Is(err, context.Canceled) {
-		t.Error(err)
-	}
-}
-
 // A report that could not be written has not been made.
 func TestOutputCannotBeWritten(t *testing.T) {
 	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)

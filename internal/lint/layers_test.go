@@ -127,7 +127,7 @@ func TestWhoMayImportSys(t *testing.T) {
 		"benchmarks":             "CPU placement and times",
 		"interop":                "running guests",
 		"cmd":                    "process limits",
-		"internal/terminal":      "pseudo-terminals of tests",
+		"internal/terminal":      "input that ends with its command, pseudo-terminals of tests",
 	}
 	for _, f := range sources(t) {
 		if f.test || !importsUnder(f, unix) {

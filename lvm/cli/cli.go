@@ -101,6 +101,11 @@ func (a *app) wrap(c *cobra.Command) {
 		if err := notToTerminal(cmd); err != nil {
 			return err
 		}
+		endInput, err := a.takeInput(cmd)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, endInput()) }()
 		if done, err := a.remote(cmd); done || err != nil {
 			return err
 		}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"softiser/blockdev"
+	"softiser/internal/terminal"
 	"softiser/internal/usage"
 	"softiser/lvm"
 	"softiser/lvm/meta"
@@ -211,6 +213,25 @@ func nameInput(err error, input string) error {
 		}
 	}
 	return err
+}
+
+// takeInput has what import reads from standard input end with the command, which a terminal or a pipe whose writer is at
+// rest would hold for ever, and takes a terminal only where it is asked for. end lets it go.
+func (a *app) takeInput(cmd *cobra.Command) (end func() error, err error) {
+	f := cmd.Flags().Lookup("input")
+	file, is := a.in.(*os.File)
+	switch {
+	case f == nil || f.Value.String() != "-" || !is:
+		return func() error { return nil }, nil
+	case !f.Changed && terminal.Is(file):
+		return nil, usage.Errorf("standard input is a terminal: name a file with --input, send the data through a pipe, or say --input - to enter it by hand")
+	}
+	r, err := terminal.NewReader(cmd.Context(), file)
+	if err != nil {
+		return nil, err
+	}
+	a.in = r
+	return r.Close, nil
 }
 
 // importCmd reads what export has written.

@@ -65,10 +65,10 @@ func TestReauthenticate(t *testing.T) {
 			if err := <-unproved; !strings.Contains(err.Error(), "authentication of queue") {
 				t.Error(err)
 			}
+			await.True(t, "the association has failed", func() bool { s, _ := n.Association().State(); return s == StateFailed })
 			if _, err := n.ReadAt(make([]byte, 4096), 0); !errors.Is(err, blockio.ErrSessionLost) {
 				t.Error(err)
 			}
-			await.True(t, "the association has failed", func() bool { s, _ := n.Association().State(); return s == StateFailed })
 			if _, err := n.Association().State(); !strings.Contains(err.Error(), "authentication of queue") {
 				t.Error(err)
 			}

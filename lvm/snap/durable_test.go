@@ -671,3 +671,54 @@ func TestNoRoomForTheList(t *testing.T) {
 		t.Errorf("%+v", u)
 	}
 }
+
+// keepsDiscarded is a disk that cannot discard, or whose discards leave everything as it is.
+type keepsDiscarded struct {
+	*lvmtest.Disk
+	can bool
+}
+
+func (d *keepsDiscarded) Info() blockdev.Info {
+	i := d.Disk.Info()
+	i.Discard, i.ZeroesOnTrim = d.can, false
+	return i
+}
+
+func (d *keepsDiscarded) Discard(int64, int64) error {
+	if !d.can {
+		return blockdev.ErrNotSupported
+	}
+	return nil
+}
+
+// TestDiscardWhileMerging: what a merging origin discards reads as its own disk says, zeroes, also where
+// the disk of the store that has it says something else.
+func TestDiscardWhileMerging(t *testing.T) {
+	for _, can := range []bool{false, true} {
+		st, err := OpenStore(&keepsDiscarded{lvmtest.New(size), can}, 4096)
+		must(t, err)
+		set := NewSet(lvmtest.New(size), nil, nil)
+		sn, o := set.Add("s", st, size), set.Origin()
+		all := bytes.Repeat([]byte{8}, 12288)
+		_, err = o.WriteAt(all, 0)
+		must(t, err)
+		_, err = sn.WriteAt(all[:4096], 4096)
+		must(t, err)
+		must(t, set.StartMerge(sn))
+		if i := o.Info(); !i.Discard || !i.ZeroesOnTrim {
+			t.Fatal("the origin discards nothing")
+		}
+		must(t, o.Discard(0, 12288))
+		for done := false; ; {
+			got := make([]byte, 12288)
+			if _, err := o.ReadAt(got, 0); err != nil || !bytes.Equal(got, make([]byte, 12288)) {
+				t.Errorf("can %v, merged %v: what was discarded is not zeroes: %v", can, done, err)
+			}
+			if done {
+				break
+			}
+			done, err = set.MergeStep()
+			must(t, err)
+		}
+	}
+}

@@ -192,7 +192,12 @@ func (o *Origin) Discard(off, n int64) error {
 	if err := o.checkWrite(off, n); err != nil {
 		return err
 	}
-	return o.write(off, n, func(dev blockdev.Device, at, n, _ int64) error { return dev.Discard(at, n) })
+	return o.write(off, n, func(dev blockdev.Device, at, n, _ int64) error {
+		if dev != o.s.base { // the disk of a store that is merged need not do with it what the origin's does
+			return dev.WriteZeroes(at, n, true)
+		}
+		return dev.Discard(at, n)
+	})
 }
 
 // WriteZeroes implements blockdev.Device.

@@ -238,7 +238,11 @@ func (mv *mover) carryOut(ctx context.Context, m *move, why string) error {
 		f.Thaw(nil)
 		return fmt.Errorf("moving %s: %w", m.volume, err)
 	}
+	was := node.top.Info()
 	f.Thaw(t)
+	if node.top != node.phys {
+		node.top.Announce(was) // an origin: other disks may not do what its old ones did
+	}
 	// The old extents are free in the metadata; nobody may get them while a
 	// lease still reads there.
 	return f.Drain(context.WithoutCancel(ctx))

@@ -5,8 +5,42 @@ import (
 	"errors"
 	"testing"
 
+	"softiser/blockdev"
+	"softiser/lvm/internal/lvmtest"
 	"softiser/lvm/vg"
 )
+
+// keepsDiscarded is a disk of which nobody knows what its discarded blocks hold.
+type keepsDiscarded struct{ *lvmtest.Disk }
+
+func (d keepsDiscarded) Info() blockdev.Info {
+	i := d.Disk.Info()
+	i.ZeroesOnTrim = false
+	return i
+}
+
+// TestMoveTellsWhatDisksDo: whoever has been told that discarded blocks read as zeroes learns that they do
+// not on the disk that a volume is moved to.
+func TestMoveTellsWhatDisksDo(t *testing.T) {
+	for _, origin := range []bool{false, true} {
+		g, _ := groupOn(t, map[string]blockdev.Device{"/d0": lvmtest.New(64 << 20), "/d1": keepsDiscarded{lvmtest.New(64 << 20)}})
+		must(t, g.Create(CreateOptions{Name: "a", Extents: 8, From: []vg.Range{{PV: "pv0"}}}, "lvcreate"))
+		if origin {
+			must(t, g.Snapshot(bg, SnapshotOptions{Origin: "a", Name: "s", Extents: 16, From: []vg.Range{{PV: "pv0"}}}, "lvcreate"))
+		}
+		a := volume(t, g, "a")
+		known, told := a.Info(), 0
+		a.OnResize(func(i blockdev.Info) { known, told = i, told+1 })
+		for _, off := range []uint64{0, 4} {
+			must(t, g.Move(bg, MoveOptions{From: vg.Range{PV: "pv0", Off: off, Len: 4}, Volume: "a"}, "pvmove"))
+		}
+		if is := a.Info(); is.ZeroesOnTrim || known.ZeroesOnTrim || told != 1 {
+			t.Errorf("origin %v: discarded blocks read as zeroes: %v, and as is known: %v; told %d times", origin, is.ZeroesOnTrim, known.ZeroesOnTrim, told)
+		}
+		must(t, a.Close())
+		must(t, g.Close())
+	}
+}
 
 // TestMoveWithinDisk: what is to be moved goes nowhere where it would have to be moved again.
 func TestMoveWithinDisk(t *testing.T) {

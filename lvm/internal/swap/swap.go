@@ -114,7 +114,7 @@ func (d *Device) Inner() blockdev.Device { return d.cur.Load().dev }
 
 // Switch puts dev in the place of the lower device without waiting: for
 // changes that leave every mapped byte where it is, as growing. The old one is
-// not closed. Callbacks run if the size is another.
+// not closed. Callbacks run if it has another size, or can do something else.
 func (d *Device) Switch(dev blockdev.Device) {
 	d.change.Lock()
 	old := d.cur.Load()
@@ -200,10 +200,11 @@ func (f *Frozen) Drain(ctx context.Context) error {
 	return nil
 }
 
-// Announce runs the callbacks if the size is not what it was: for a device
-// whose lower device has changed its size by itself.
+// Announce runs the callbacks if the device is not what it was: for one whose lower device has
+// changed by itself.
 func (d *Device) Announce(was blockdev.Info) {
-	if was.Size != d.Info().Size {
+	is := d.Info()
+	if was.CacheID = is.CacheID; was != is { // whoever asks for that asks anew
 		d.hooks.Tell(d.Info)
 	}
 }

@@ -109,8 +109,12 @@ func (p fusedRequest) end(r *request, s nvme.Status) {
 	default:
 		first = nvme.AbortedFailedFused
 	}
+	second, waits := p.write.leave(second)
+	if first.OK() && !second.OK() { // an abort has come when it was carried out
+		first = nvme.AbortedFailedFused
+	}
 	p.compare.complete(first)
-	p.write.complete(second)
+	p.write.answerWith(second, waits)
 }
 
 var (

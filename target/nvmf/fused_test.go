@@ -8,8 +8,11 @@ import (
 	"sync"
 	"testing"
 
+	"softiser/blockdev"
 	"softiser/initiator"
 	"softiser/internal/nvme"
+	"softiser/target"
+	"softiser/target/nvmf"
 )
 
 func half(f nvme.Fuse, op nvme.Opcode, lba uint64, blocks uint32) nvme.SQE {
@@ -184,6 +187,40 @@ func TestFusedAborted(t *testing.T) {
 		t.Errorf("afterwards: %v, %v", x, y)
 	}
 	q.start(half(nvme.FuseFirst, nvme.OpCompare, 0, 1), nil, zero)
+}
+
+// gatedWriter begins a write when it is asked for, and ends it when it is told to.
+type gatedWriter struct {
+	blockdev.Device
+	begun, goOn chan struct{}
+}
+
+func (d *gatedWriter) WriteAt(p []byte, off int64) (int, error) {
+	d.begun <- struct{}{}
+	<-d.goOn
+	return d.Device.WriteAt(p, off)
+}
+
+// TestFusedAbortedLate: an abort that comes when the device has the data leaves no half that has succeeded
+// beside one that has not.
+func TestFusedAbortedLate(t *testing.T) {
+	d := &gatedWriter{newMem(t, 1<<20), make(chan struct{}), make(chan struct{})}
+	r := open(t, func(_ *target.Config, c *nvmf.SubsystemConfig) { c.Namespaces[0].Volume = d })
+	h := r.attach(hostNQN, 10, 1)
+	q := h.io[0]
+	for which := range 2 {
+		zero := make([]byte, 512)
+		a := q.start(half(nvme.FuseFirst, nvme.OpCompare, 0, 1), nil, zero)
+		b := q.start(half(nvme.FuseSecond, nvme.OpWrite, 0, 1), nil, zero)
+		<-d.begun
+		if e, err := h.abort([]*command{a, b}[which].cid); err != nil || e.DW0() != 0 {
+			t.Fatalf("abort: %v, %v", e, err)
+		}
+		d.goOn <- struct{}{}
+		if x, y := q.status(a), q.status(b); x != nvme.AbortedFailedFused || y != nvme.AbortRequested {
+			t.Errorf("abort of half %d: %v, %v", which, x, y)
+		}
+	}
 }
 
 // A counter in one block that NVMe raises by fused operations on two queues and SCSI by

@@ -66,25 +66,37 @@ func (r *request) end(s nvme.Status) {
 
 // complete answers this command.
 func (r *request) complete(s nvme.Status) {
-	var waits volume.Waits
-	if r.InSet() {
-		why, w := r.ns.vol.Leave(&r.Op)
-		if waits = w; why != volume.NotAborted {
-			s = nvme.AbortRequested
-			switch why {
-			case volume.AbortedByOther:
-				s = nvme.AbortedPreempt
-			case volume.AbortedByNode:
-				s = nvme.ANATransition // another path may do
-			}
-			r.result = 0
-		}
-	} else {
+	s, waits := r.leave(s)
+	r.answerWith(s, waits)
+}
+
+// leave takes the command out of its volume, and returns its status, which is another one if it
+// has been aborted, and who waits for its end.
+func (r *request) leave(s nvme.Status) (nvme.Status, volume.Waits) {
+	if !r.InSet() {
 		if r.ns != nil {
 			r.ns.vol.TraceRefused(&r.Op)
 		}
 		r.Refused()
+		return s, nil
 	}
+	why, waits := r.ns.vol.Leave(&r.Op)
+	if why == volume.NotAborted {
+		return s, waits
+	}
+	r.result = 0
+	switch why {
+	case volume.AbortedByOther:
+		return nvme.AbortedPreempt, waits
+	case volume.AbortedByNode:
+		return nvme.ANATransition, waits // another path may do
+	}
+	return nvme.AbortRequested, waits
+}
+
+// answerWith gives the status of a command that has left its volume to the host, then tells those who
+// wait for that.
+func (r *request) answerWith(s nvme.Status, waits volume.Waits) {
 	if !s.OK() && r.q.proved.Load() {
 		r.q.ctrl.log.add(r, s)
 	}

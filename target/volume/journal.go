@@ -206,22 +206,28 @@ func (j *Journal) put(old []byte, off int64) (begun bool, err error) {
 		}
 		j.file = f
 	}
-	var head [journalHeader]byte
-	copy(head[:], journalMagic)
-	binary.BigEndian.PutUint64(head[16:], uint64(off))
-	binary.BigEndian.PutUint64(head[24:], uint64(len(old)))
-	j.sum = journalSum(head[:], old)
-	binary.BigEndian.PutUint32(head[32:], j.sum)
+	head := j.head(old, off)
 	if err := j.vol.state.notDone(); err != nil { // this entry may have the checksum of the one that was noted as done
 		return false, err
 	}
 	if err := j.writeAt(old, journalHeader); err != nil {
 		return false, err
 	}
-	if err := j.writeAt(head[:], 0); err != nil {
+	if err := j.writeAt(head, 0); err != nil {
 		return true, err
 	}
 	return true, j.file.Sync()
+}
+
+// head makes the header of an entry, and notes its sum. Preconditions: mu is held.
+func (j *Journal) head(old []byte, off int64) []byte {
+	head := make([]byte, journalHeader)
+	copy(head, journalMagic)
+	binary.BigEndian.PutUint64(head[16:], uint64(off))
+	binary.BigEndian.PutUint64(head[24:], uint64(len(old)))
+	j.sum = journalSum(head, old)
+	binary.BigEndian.PutUint32(head[32:], j.sum)
+	return head
 }
 
 // clear forgets the entry, durably. Preconditions: mu is held, the file is open.
@@ -273,20 +279,32 @@ func (j *Journal) wipe() error {
 	return nil
 }
 
-// cut forgets what an entry that could not be undone has for blocks behind a new end: what is there when the
-// volume grows again is not to become the old data.
+// cut forgets what an entry that could not be undone has for blocks behind a new end, in the file too: what is
+// there when the volume grows again is not to become the old data.
 func (j *Journal) cut(size int64) {
 	if !j.stuck.Load() {
 		return
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	if j.stuck.Load() && j.old == nil && j.file != nil && j.clear() == nil { // the entry was not to be put back
+		j.stuck.Store(false)
+	}
 	j.cutLocked(size)
 }
 
 func (j *Journal) cutLocked(size int64) {
-	if left := max(0, size-j.off); left < int64(len(j.old)) {
-		j.old = j.old[:left]
+	left := max(0, size-j.off)
+	if left >= int64(len(j.old)) {
+		return
+	}
+	j.old = j.old[:left]
+	switch { // where this fails, the file has the entry as it was
+	case j.file == nil: // the volume has ended
+	case left == 0:
+		_ = j.clear()
+	case j.writeAt(j.head(j.old, j.off), 0) == nil:
+		_ = j.file.Sync()
 	}
 }
 

@@ -559,7 +559,11 @@ func TestUndoBehindTheEnd(t *testing.T) {
 // volume has there when it has grown again; what is in front of the new end is.
 func TestStuckBehindTheEnd(t *testing.T) {
 	old := fill(journalledLen, 1)
-	for _, left := range []int{journalledLen - 512, 0} {
+	for _, c := range []struct {
+		left      int
+		restarted bool
+	}{{journalledLen - 512, false}, {0, false}, {journalledLen - 512, true}, {0, true}} {
+		left := c.left
 		j := newJournalled(t)
 		j.begin()
 		j.set(old)
@@ -573,13 +577,48 @@ func TestStuckBehindTheEnd(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err := j.v.BeforeChange(blockdev.Wait, nil); err != nil || j.entry() {
-			t.Errorf("the entry is still there: %v", err)
+		if c.restarted {
+			j.again()
+		} else if err := j.v.BeforeChange(blockdev.Wait, nil); err != nil {
+			t.Error(err)
+		}
+		if j.entry() {
+			t.Error("the entry is still there")
 		}
 		if want := slices.Concat(old[:left], make([]byte, journalledLen-left)); !bytes.Equal(j.content(journalledLen), want) {
-			t.Errorf("with %d bytes left: the blocks have not what they had, and zeroes behind that", left)
+			t.Errorf("with %d bytes left, restarted %v: the blocks have not what they had, and zeroes behind that", left, c.restarted)
 		}
 		j.end()
+	}
+}
+
+// TestUnclearedBehindTheEnd: nor does an entry that could not be cleared come back there after a restart.
+func TestUnclearedBehindTheEnd(t *testing.T) {
+	for n := 0; ; n++ {
+		j := newJournalled(t)
+		j.begin()
+		j.set(fill(journalledLen, 1))
+		j.fails = func(k int) bool { return k >= n && j.steps[k] != "write 3" && j.steps[k] != "flush 3" }
+		_, err := j.v.Journal.Write(fill(journalledLen, 2), journalledAt, context.Background())
+		if err == nil {
+			t.Fatal("no failure leaves an entry that is only to be cleared")
+		}
+		j.fails = nil
+		if !j.v.Journal.stuck.Load() || j.v.Journal.old != nil || !j.entry() {
+			j.end()
+			continue
+		}
+		for _, size := range []int{journalledAt, journalledAt + journalledLen} {
+			if err := j.disk.Resize(int64(size)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		j.again()
+		if !bytes.Equal(j.content(journalledLen), make([]byte, journalledLen)) {
+			t.Error("the blocks have what was cut off")
+		}
+		j.end()
+		return
 	}
 }
 

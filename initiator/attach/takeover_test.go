@@ -454,23 +454,32 @@ func TestSuccessorArgs(t *testing.T) {
 	}
 }
 
-// Who does not want to wait for an upgrade any more need not.
-func TestUpgradeInterrupted(t *testing.T) {
-	dir, url := t.TempDir(), "iser://h/x/0"
+// heldAttachment is the record in dir of an attachment of url by a process pid, the file that it is kept in, and where that
+// process is asked.
+func heldAttachment(t *testing.T, dir, url string, pid int) (*Record, *os.File, net.Listener) {
+	t.Helper()
 	path := recordPath(dir, url)
 	f, _, err := lockRecord(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer f.Close()
+	t.Cleanup(func() { f.Close() })
 	l, err := net.Listen("unix", controlPath(path))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
-	if err := (&Record{URL: url, PID: os.Getpid(), Control: controlPath(path)}).write(f); err != nil {
+	t.Cleanup(func() { l.Close() })
+	r := &Record{URL: url, PID: pid, Control: controlPath(path)}
+	if err := r.write(f); err != nil {
 		t.Fatal(err)
 	}
+	return r, f, l
+}
+
+// Who does not want to wait for an upgrade any more need not.
+func TestUpgradeInterrupted(t *testing.T) {
+	dir, url := t.TempDir(), "iser://h/x/0"
+	_, _, l := heldAttachment(t, dir, url, os.Getpid())
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	ended := make(chan error, 1)
@@ -495,21 +504,7 @@ func TestUpgradeInterrupted(t *testing.T) {
 // Whoever is told that another process has taken over finds the attachment by that one's id.
 func TestUpgradedIsFound(t *testing.T) {
 	dir, url := t.TempDir(), "iser://h/x/0"
-	path := recordPath(dir, url)
-	f, _, err := lockRecord(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	l, err := net.Listen("unix", controlPath(path))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	r := Record{URL: url, PID: 1, Control: controlPath(path)}
-	if err := r.write(f); err != nil {
-		t.Fatal(err)
-	}
+	r, f, l := heldAttachment(t, dir, url, 1)
 	told, wrote := make(chan struct{}), make(chan error, 1)
 	go func() {
 		c, err := l.Accept()

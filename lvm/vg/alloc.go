@@ -8,40 +8,6 @@ import (
 	"softiser/lvm/meta"
 )
 
-// Use is a run of extents of a PV that an LV occupies.
-type Use struct {
-	Off, Len uint64 // extents
-	LV       string // name
-}
-
-// Used lists the occupied runs of each PV, in order. Segment types that this
-// package does not know lie on hidden LVs, whose own segments are listed.
-func Used(vg *meta.VG) map[string][]Use {
-	m := map[string][]Use{}
-	for _, lv := range vg.LVs {
-		for _, s := range lv.Segments {
-			for _, a := range s.Stripes {
-				if vg.PV(a.Name) != nil {
-					m[a.Name] = append(m[a.Name], Use{a.Off, s.AreaLen(), lv.Name})
-				}
-			}
-		}
-	}
-	for _, u := range m {
-		sort.Slice(u, func(i, j int) bool { return u[i].Off < u[j].Off })
-	}
-	return m
-}
-
-// Free counts the free extents of a PV.
-func Free(vg *meta.VG, pv *meta.PV) uint64 {
-	n := pv.PECount
-	for _, u := range Used(vg)[pv.Name] {
-		n -= u.Len
-	}
-	return n
-}
-
 // Range restricts an allocation to extents of a PV.
 type Range struct {
 	PV       string // name in the text
@@ -59,7 +25,7 @@ type Request struct {
 	Avoid      map[string]bool // PVs not to use
 }
 
-// hole is a free run.
+// hole is a run of free extents of a PV.
 type hole struct {
 	pv       string
 	off, len uint64
@@ -92,14 +58,15 @@ func Allocate(vg *meta.VG, r Request) ([]*meta.Segment, error) {
 	var err error
 	switch policy {
 	case "", "normal":
-		err = a.normal(false)
+		err = a.normal()
 	case "anywhere":
-		err = a.normal(true)
+		a.sharePVs = true
+		err = a.normal()
 	case "contiguous":
 		err = a.contiguous()
 	case "cling":
 		a.cling()
-		err = a.normal(false)
+		err = a.normal()
 	default:
 		return nil, fmt.Errorf("allocation policy %q is none of contiguous, cling, normal, anywhere, inherit", policy)
 	}
@@ -117,6 +84,7 @@ func Allocate(vg *meta.VG, r Request) ([]*meta.Segment, error) {
 	return a.out, nil
 }
 
+// holesOf lists the free runs that a request may use, and how many extents they have.
 func holesOf(vg *meta.VG, r Request) (holes []hole, total uint64) {
 	used := Used(vg)
 	for _, pv := range vg.PVs {
@@ -137,6 +105,7 @@ func holesOf(vg *meta.VG, r Request) (holes []hole, total uint64) {
 	return holes, total
 }
 
+// clip is the parts of a hole that lie in one of the ranges; nil ranges are no restriction.
 func clip(h hole, from []Range) []hole {
 	if len(from) == 0 {
 		return []hole{h}
@@ -157,11 +126,13 @@ func clip(h hole, from []Range) []hole {
 	return out
 }
 
+// allocator is one allocation under way.
 type allocator struct {
-	r     Request
-	holes []hole
-	per   uint64 // extents still to find for each stripe
-	out   []*meta.Segment
+	r        Request
+	holes    []hole // runs that are still free, by PV
+	per      uint64 // extents still to find for each stripe
+	sharePVs bool   // the stripes of a segment may lie on one PV
+	out      []*meta.Segment
 }
 
 // take cuts n extents off the front of each chosen hole and emits a segment.
@@ -192,7 +163,8 @@ func (a *allocator) last() *meta.Segment {
 	return s
 }
 
-// behind finds for each stripe the hole that begins right behind it.
+// behind finds for each stripe of s the hole that begins right behind it, and how many extents
+// all of these have; 0: one stripe has none.
 func (a *allocator) behind(s *meta.Segment) ([]int, uint64) {
 	var idx []int
 	n := a.per
@@ -211,6 +183,7 @@ func (a *allocator) behind(s *meta.Segment) ([]int, uint64) {
 	return idx, n
 }
 
+// contiguous takes one run for each stripe: right behind the last segment, if there is one.
 func (a *allocator) contiguous() error {
 	if s := a.last(); s != nil {
 		if idx, n := a.behind(s); n == a.per {
@@ -281,10 +254,9 @@ func (a *allocator) uses(pv string) bool {
 	return false
 }
 
-// normal is lvm2's policy of that name: behind the last segment, beside what the volume
-// has already, then one run that is long enough, and the longest ones where none is.
-// shared lets stripes lie on one disk.
-func (a *allocator) normal(shared bool) error {
+// normal is lvm2's policy of that name: behind the last segment, on the PVs that the volume
+// uses already, then one run that is long enough, and the longest ones where none is.
+func (a *allocator) normal() error {
 	if s := a.last(); s != nil {
 		if idx, n := a.behind(s); n > 0 {
 			a.take(idx, n)
@@ -298,14 +270,18 @@ func (a *allocator) normal(shared bool) error {
 			a.take(idx, a.per)
 		}
 	}
-	// No run is long enough: the longest first.
+	return a.scatter()
+}
+
+// scatter takes what is still to find from many runs, the longest first.
+func (a *allocator) scatter() error {
 	for a.per > 0 {
 		sort.SliceStable(a.holes, func(i, j int) bool { return a.holes[i].len > a.holes[j].len })
 		var idx []int
 		on := map[string]bool{}
 		n := a.per
 		for i, h := range a.holes {
-			if len(idx) < a.r.Stripes && h.len > 0 && (shared || !on[h.pv]) {
+			if len(idx) < a.r.Stripes && h.len > 0 && (a.sharePVs || !on[h.pv]) {
 				idx, on[h.pv], n = append(idx, i), true, min(n, h.len)
 			}
 		}
@@ -315,47 +291,4 @@ func (a *allocator) normal(shared bool) error {
 		a.take(idx, n)
 	}
 	return nil
-}
-
-// Append adds segments to an LV; runs that continue the last segment's become
-// part of it.
-func Append(lv *meta.LV, segs []*meta.Segment) {
-	for _, s := range segs {
-		if n := len(lv.Segments); n > 0 && continues(lv.Segments[n-1], s) {
-			lv.Segments[n-1].Count += s.Count
-			continue
-		}
-		s.Start = lv.Extents()
-		lv.Segments = append(lv.Segments, s)
-	}
-}
-
-func continues(a, b *meta.Segment) bool {
-	if a.Type != meta.Striped || b.Type != meta.Striped || len(a.Stripes) != len(b.Stripes) || a.StripeSize != b.StripeSize || len(a.Tags) != 0 {
-		return false
-	}
-	for i := range a.Stripes {
-		if a.Stripes[i].Name != b.Stripes[i].Name || a.Stripes[i].Off+a.AreaLen() != b.Stripes[i].Off {
-			return false
-		}
-	}
-	return true
-}
-
-// Truncate cuts an LV down to n extents. With stripes, n is rounded up to
-// whole stripes.
-func Truncate(lv *meta.LV, n uint64) {
-	for i, s := range lv.Segments {
-		if s.Start+s.Count <= n {
-			continue
-		}
-		if s.Start >= n {
-			lv.Segments = lv.Segments[:i]
-			return
-		}
-		k := uint64(max(len(s.Stripes), 1))
-		s.Count = (n - s.Start + k - 1) / k * k
-		lv.Segments = lv.Segments[:i+1]
-		return
-	}
 }

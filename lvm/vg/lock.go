@@ -25,7 +25,7 @@ func (c *Config) lock(name string) (unlock func(), err error) {
 // they hold the lock for some writes.
 const globalWait = 10 * time.Second
 
-// lockToSettle is lock for who writes what is there already. Where the folder of locks is read-only
+// lockToSettle is lock for writing again what is there already. Where the folder of locks is read-only
 // nobody has one.
 func (c *Config) lockToSettle(name string) (unlock func(), err error) {
 	unlock, err = c.lockFile("V_"+name, max(c.LockWait, globalWait))

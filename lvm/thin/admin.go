@@ -93,7 +93,7 @@ func (p *Pool) Snapshot(dev, origin, transaction uint64) error {
 			return fmt.Errorf("thin pool has taken %d snapshots in its life, which is all that its format can tell apart: copy its volumes to a new pool", maxTime)
 		}
 		p.changed = true
-		if err := p.t.sm.inc(root); err != nil {
+		if err := p.blocks.counts.inc(root); err != nil {
 			return err
 		}
 		p.sb.time++

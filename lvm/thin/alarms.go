@@ -34,11 +34,11 @@ func (a *alarms) say(format string, args ...any) {
 	a.low.tell()
 }
 
-// levels raises the alarms of marks that the use of either space map has passed.
-func (a *alarms) levels(data, meta *spaceMap) {
-	for i, m := range []*spaceMap{data, meta} {
-		if a.marks[i].Passed(m.c.used, m.c.n) {
-			a.say("thin pool %s is now %.2f%% full", [...]string{"data", "metadata"}[i], float64(m.c.used)*100/float64(m.c.n))
+// levels raises the alarms of marks that the use of either device has passed.
+func (a *alarms) levels(data, meta *counts) {
+	for i, c := range []*counts{data, meta} {
+		if a.marks[i].Passed(c.used, c.n) {
+			a.say("thin pool %s is now %.2f%% full", [...]string{"data", "metadata"}[i], float64(c.used)*100/float64(c.n))
 		}
 	}
 }

@@ -70,9 +70,9 @@ func BenchmarkDiff(b *testing.B) {
 	must(b, p.Commit())
 	b.ResetTimer()
 	for b.Loop() {
-		p.t.mu.Lock()
-		p.t.cache = map[uint64]*block{} // from the device each time
-		p.t.mu.Unlock()
+		p.blocks.mu.Lock()
+		p.blocks.cache = map[uint64]*block{} // from the device each time
+		p.blocks.mu.Unlock()
 		cs, err := p.Diff(2, 1)
 		must(b, err)
 		b.ReportMetric(float64(len(cs)), "ranges")

@@ -20,8 +20,8 @@ type block struct {
 // blocks is the metadata device with a cache, and the blocks of the running
 // transaction.
 type blocks struct {
-	dev blockdev.Device
-	sm  *counts // of the metadata device
+	dev    blockdev.Device
+	counts *counts // of the metadata device
 
 	mu    sync.RWMutex // guards cache
 	cache map[uint64]*block
@@ -80,7 +80,7 @@ func (t *blocks) get(nr uint64, xor uint32, m blockdev.Mode) (*block, error) {
 
 // fetch reads a block from the device and verifies it.
 func (t *blocks) fetch(nr uint64, xor uint32, p []byte) error {
-	if t.sm != nil && nr >= t.sm.n {
+	if t.counts != nil && nr >= t.counts.n {
 		return fmt.Errorf("%w: block %d is beyond the end of the metadata", ErrCorrupt, nr)
 	}
 	if _, err := t.dev.ReadAt(p, int64(nr)*blockSize); err != nil {
@@ -97,7 +97,7 @@ func (t *blocks) fetch(nr uint64, xor uint32, p []byte) error {
 
 // add allocates a zeroed block with one reference.
 func (t *blocks) add(xor uint32) (*block, error) {
-	nr, ok := t.sm.alloc()
+	nr, ok := t.counts.alloc()
 	if !ok {
 		return nil, fmt.Errorf("thin pool metadata is full: %w", blockdev.ErrNoSpace)
 	}
@@ -117,7 +117,7 @@ func (t *blocks) shadow(nr uint64, xor uint32) (b *block, shared bool, err error
 	if err != nil {
 		return nil, false, err
 	}
-	n := t.sm.get(nr)
+	n := t.counts.get(nr)
 	if t.fresh[nr] != nil && n == 1 {
 		return old, false, nil
 	}
@@ -130,10 +130,10 @@ func (t *blocks) shadow(nr uint64, xor uint32) (b *block, shared bool, err error
 
 // drop takes one reference of a block away.
 func (t *blocks) drop(nr uint64) error {
-	if err := t.sm.dec(nr); err != nil {
+	if err := t.counts.dec(nr); err != nil {
 		return err
 	}
-	if t.sm.get(nr) == 0 {
+	if t.counts.get(nr) == 0 {
 		t.mu.Lock()
 		delete(t.fresh, nr)
 		delete(t.cache, nr)

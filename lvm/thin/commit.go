@@ -113,22 +113,22 @@ func (p *Pool) cutLocked() (*transaction, error) {
 	// Blocks that are being filled are written as free: after a power cut nothing
 	// would refer to them, and they would be lost to the pool.
 	for b := range p.filling.blocks {
-		p.data.c.change(b, 0)
+		p.data.counts.change(b, 0)
 	}
 	if err == nil {
-		err = p.data.storeData()
+		err = p.data.store()
 	}
 	if err == nil {
-		err = p.meta.storeMeta()
+		err = p.meta.store()
 	}
 	if err != nil {
 		p.cond.fail(commitFailed(err))
 		return nil, p.cond.failed
 	}
-	p.sb.data, p.sb.meta, p.sb.metaBlocks = p.data.root, p.meta.root, p.meta.c.n
-	t := &transaction{blocks: p.t.cut(), super: p.sb.encode(), freed: p.data.c.cut(), meta: p.meta.c.cut(), done: make(chan struct{})}
+	p.sb.data, p.sb.meta, p.sb.metaBlocks = p.data.root, p.meta.root, p.meta.counts.n
+	t := &transaction{blocks: p.blocks.cut(), super: p.sb.encode(), freed: p.data.counts.cut(), meta: p.meta.counts.cut(), done: make(chan struct{})}
 	for b := range p.filling.blocks {
-		p.data.c.change(b, 1)
+		p.data.counts.change(b, 1)
 	}
 	for _, d := range p.devs {
 		d.stored, d.since = d.since, d.stored // stored was empty
@@ -189,17 +189,17 @@ func (p *Pool) endLocked() {
 		p.cond.fail(commitFailed(t.err))
 		return
 	}
-	p.t.stored()
+	p.blocks.stored()
 	for _, b := range t.freed {
 		p.gens.free(b)
 	}
 	for _, b := range t.meta {
-		p.meta.c.back(b)
+		p.meta.counts.back(b)
 	}
 	for _, d := range p.devs {
 		clear(d.stored)
 	}
 	p.ended.Add(1)
 	p.reclaimLocked()
-	p.alarms.levels(p.data, p.meta)
+	p.alarms.levels(p.data.counts, p.meta.counts)
 }

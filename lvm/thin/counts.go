@@ -19,7 +19,7 @@ type counts struct {
 }
 
 // perBitmap is the number of two-bit counts in a bitmap block.
-const perBitmap = (blockSize - 16) * 4
+const perBitmap = (blockSize - blockHeader) * 4
 
 func newCounts(n uint64) *counts {
 	return &counts{n: n, small: make([]uint8, n), large: map[uint64]uint32{}, freed: map[uint64]bool{}, limbo: map[uint64]bool{},
@@ -149,7 +149,7 @@ func (c *counts) bitmap(i uint64, data []byte) (free, first uint32) {
 	first = perBitmap
 	base := i * perBitmap
 	n := min(perBitmap, c.n-base)
-	bits := data[16:]
+	bits := data[blockHeader:]
 	clear(bits)
 	for k := uint64(0); k < n; k++ {
 		v := min(c.get(base+k), 3)
@@ -166,7 +166,7 @@ func (c *counts) bitmap(i uint64, data []byte) (free, first uint32) {
 // loadBitmap is the inverse of bitmap.
 func (c *counts) loadBitmap(i uint64, data []byte) {
 	base := i * perBitmap
-	bits := data[16:]
+	bits := data[blockHeader:]
 	for k := uint64(0); k < perBitmap && base+k < c.n; k++ {
 		v := bits[k/4] >> (k % 4 * 2) & 3
 		if v != 0 {

@@ -184,7 +184,7 @@ func TestMappedTwice(t *testing.T) {
 	m, err := ds[0].lookup(0)
 	must(t, err)
 	p.mu.Lock()
-	err = errors.Join(p.data.c.inc(m.data), ds[1].setLocked(0, m.data))
+	err = errors.Join(p.data.counts.inc(m.data), ds[1].setLocked(0, m.data))
 	p.mu.Unlock()
 	must(t, err)
 	_, err = ds[1].WriteAt(make([]byte, 512), 0)

@@ -81,16 +81,16 @@ func FuzzNode(f *testing.F) {
 	f.Add([]byte(n[:200]))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		dev := lvmtest.New(8 * blockSize)
-		p := &Pool{t: newBlocks(dev)}
-		p.t.sm = newCounts(8)
-		tr := tree{t: p.t, valueSize: 8}
+		p := &Pool{blocks: newBlocks(dev)}
+		p.blocks.counts = newCounts(8)
+		tr := tree{blocks: p.blocks, valueSize: 8}
 		for i := range uint64(8) {
 			blk := make([]byte, blockSize)
 			copy(blk, b)
 			le.PutUint64(blk[8:], i)
 			le.PutUint32(blk, checksum(blk, xorNode))
 			dev.WriteAt(blk, int64(i)*blockSize)
-			p.t.sm.set(i, 1)
+			p.blocks.counts.set(i, 1)
 		}
 		tr.lookup(1, 7)
 		n := 0

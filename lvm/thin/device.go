@@ -119,18 +119,18 @@ func (d *volume) findLocked(vb uint64, m blockdev.Mode) (mapping, error) {
 		return mapping{}, err
 	}
 	data, at := unpack(le.Uint64(v))
-	if data >= d.p.data.c.n {
+	if data >= d.p.data.counts.n {
 		return mapping{}, ErrCorrupt
 	}
 	// A block is shared if it was mapped before the last snapshot. Damaged metadata may
 	// also map one block twice, which only the reference count shows.
-	return mapping{data: data, ok: true, shared: d.det.snapped > at || d.p.data.c.get(data) > 1}, nil
+	return mapping{data: data, ok: true, shared: d.det.snapped > at || d.p.data.counts.get(data) > 1}, nil
 }
 
 func (d *volume) lookup(vb uint64) (mapping, error) { return d.find(vb, blockdev.Wait) }
 
-// find is lookup; with NoWait neither storage nor who holds the pool while storage works
-// for him is waited for.
+// find is lookup; with NoWait it waits neither for storage, nor for a holder of the pool's lock
+// that waits for storage.
 func (d *volume) find(vb uint64, m blockdev.Mode) (mapping, error) {
 	if err := d.p.rlock(m); err != nil {
 		return mapping{}, err
@@ -178,7 +178,7 @@ func (d *volume) rootLocked(root uint64) error {
 	if root == d.root {
 		return nil
 	}
-	plain := tree{t: d.p.t, valueSize: 8, inc: d.p.top.inc}
+	plain := tree{blocks: d.p.blocks, valueSize: 8, inc: d.p.top.inc}
 	top, err := plain.insert(d.p.sb.mapping, d.id, u64(root))
 	if err != nil {
 		d.p.cond.fail(err)

@@ -117,7 +117,7 @@ func leaves(a, b *cursor, emit func(vb uint64, data bool)) {
 
 // cursor walks a tree at the coarsest level that is asked for.
 type cursor struct {
-	t     *tree
+	tree  *tree
 	stack []frame
 	bufs  [maxHeight + 1][]byte // by height: blocks that the cache does not hold
 }
@@ -125,12 +125,12 @@ type cursor struct {
 // read reads a node past the cache, which a walk over everything would only
 // empty of what is of use. Everything is committed, so the device has it.
 func (c *cursor) read(nr uint64, height int) (node, error) {
-	t := c.t.t
+	t := c.tree.blocks
 	t.mu.RLock()
 	b := t.cache[nr]
 	t.mu.RUnlock()
 	if b != nil || height < 0 || height > maxHeight {
-		return c.t.read(nr)
+		return c.tree.read(nr)
 	}
 	if c.bufs[height] == nil {
 		c.bufs[height] = make([]byte, blockSize)
@@ -140,7 +140,7 @@ func (c *cursor) read(nr uint64, height int) (node, error) {
 		return nil, err
 	}
 	n := node(p)
-	if err := n.check(c.t.valueSize); err != nil {
+	if err := n.check(c.tree.valueSize); err != nil {
 		return nil, fmt.Errorf("block %d: %w", nr, err)
 	}
 	return n, nil
@@ -175,7 +175,7 @@ func newCursor(t *tree, root uint64) (*cursor, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &cursor{t: t, stack: []frame{{n, 0, height, anyKey}}}, nil
+	return &cursor{tree: t, stack: []frame{{n, 0, height, anyKey}}}, nil
 }
 
 func (c *cursor) peek() (entry, bool) {

@@ -413,7 +413,7 @@ func TestCraftedBlocks(t *testing.T) {
 	n.insert(0, 5, u64(1<<24))
 	putNode(t, meta, 3, n)
 	b := newBlocks(meta)
-	b.sm = newCounts(8)
+	b.counts = newCounts(8)
 	read := func(nr uint64) error {
 		delete(b.cache, nr)
 		_, err := b.read(nr, xorNode)

@@ -40,10 +40,10 @@ type Pool struct {
 	// for writing; no data is read or written under it, and the metadata is
 	// stored without it (commit.go), except by changes that cannot go on before.
 	mu      sync.RWMutex
-	t       *blocks
+	blocks  *blocks
 	sb      super
-	data    *spaceMap
-	meta    *spaceMap
+	data    *dataMap
+	meta    *metaMap
 	top     tree // device → root of its tree
 	det     tree // device → details
 	maps    tree // virtual block → data block and time
@@ -88,15 +88,15 @@ func Open(cfg Config) (*Pool, error) {
 	if cfg.FullWait == 0 {
 		cfg.FullWait = 60 * time.Second
 	}
-	p := &Pool{cfg: cfg, t: newBlocks(cfg.Meta), devs: map[uint64]*volume{}, committing: make(chan struct{}, 1), alarms: alarms{notice: cfg.Notice}}
+	p := &Pool{cfg: cfg, blocks: newBlocks(cfg.Meta), devs: map[uint64]*volume{}, committing: make(chan struct{}, 1), alarms: alarms{notice: cfg.Notice}}
 	p.filling = filling{mu: &p.mu, cells: map[cell]chan struct{}{}, blocks: map[uint64]bool{}}
 	p.cond = condition{mu: &p.mu, alarms: &p.alarms, room: make(chan struct{})}
 	p.gens.init()
-	p.maps = tree{t: p.t, valueSize: 8, inc: func(v []byte) error { return p.data.c.inc(le.Uint64(v) >> 24) },
-		dec: func(v []byte) error { return p.data.c.dec(le.Uint64(v) >> 24) }}
-	p.top = tree{t: p.t, valueSize: 8, inc: func(v []byte) error { return p.t.sm.inc(le.Uint64(v)) },
+	p.maps = tree{blocks: p.blocks, valueSize: 8, inc: func(v []byte) error { return p.data.counts.inc(le.Uint64(v) >> 24) },
+		dec: func(v []byte) error { return p.data.counts.dec(le.Uint64(v) >> 24) }}
+	p.top = tree{blocks: p.blocks, valueSize: 8, inc: func(v []byte) error { return p.blocks.counts.inc(le.Uint64(v)) },
 		dec: func(v []byte) error { return p.maps.release(le.Uint64(v), 0) }}
-	p.det = tree{t: p.t, valueSize: 24}
+	p.det = tree{blocks: p.blocks, valueSize: 24}
 	b := make([]byte, blockSize)
 	if _, err := cfg.Meta.ReadAt(b, 0); err != nil {
 		return nil, fmt.Errorf("reading the superblock: %w", err)
@@ -131,20 +131,20 @@ func (p *Pool) format() error {
 	if n < 32 {
 		return fmt.Errorf("metadata device of %d bytes is too small", p.cfg.Meta.Info().Size)
 	}
-	p.meta = newSpaceMap(p.t, n, true)
-	p.t.sm = p.meta.c
-	p.data = newSpaceMap(p.t, uint64(p.cfg.Data.Info().Size/p.chunk), false)
-	p.meta.c.change(0, 1) // the superblock
+	p.meta = newMetaMap(p.blocks, n)
+	p.blocks.counts = p.meta.counts
+	p.data = newDataMap(p.blocks, uint64(p.cfg.Data.Info().Size/p.chunk))
+	p.meta.counts.change(0, 1) // the superblock
 	for i := range bitmapsOf(n) {
-		p.meta.c.dirty[i] = true
+		p.meta.counts.dirty[i] = true
 	}
-	for i := range bitmapsOf(p.data.c.n) {
-		p.data.c.dirty[i] = true
+	for i := range bitmapsOf(p.data.counts.n) {
+		p.data.counts.dirty[i] = true
 	}
 	for _, r := range []struct {
 		t    *tree
 		root *uint64
-	}{{&p.top, &p.sb.mapping}, {&p.det, &p.sb.details}, {&p.data.byTree, &p.data.root.bitmaps}, {&p.data.over, &p.data.root.counts}, {&p.meta.over, &p.meta.root.counts}} {
+	}{{&p.top, &p.sb.mapping}, {&p.det, &p.sb.details}, {&p.data.entries, &p.data.root.bitmaps}, {&p.data.large, &p.data.root.counts}, {&p.meta.large, &p.meta.root.counts}} {
 		var err error
 		if *r.root, err = r.t.empty(); err != nil {
 			return err
@@ -170,12 +170,12 @@ func (p *Pool) load(b []byte) error {
 	if s.data.blocks > uint64(p.cfg.Data.Info().Size/p.chunk) {
 		return fmt.Errorf("%w: %d data blocks on a device of %d bytes", ErrCorrupt, s.data.blocks, p.cfg.Data.Info().Size)
 	}
-	p.meta = newSpaceMap(p.t, s.meta.blocks, true)
+	p.meta = newMetaMap(p.blocks, s.meta.blocks)
 	if err := p.meta.load(s.meta); err != nil {
 		return err
 	}
-	p.t.sm = p.meta.c
-	p.data = newSpaceMap(p.t, s.data.blocks, false)
+	p.blocks.counts = p.meta.counts
+	p.data = newDataMap(p.blocks, s.data.blocks)
 	if err := p.data.load(s.data); err != nil {
 		return err
 	}
@@ -185,8 +185,8 @@ func (p *Pool) load(b []byte) error {
 	return p.growLocked()
 }
 
-// settle makes the superblock b that was found durable. Whoever wrote it may have been killed before
-// he flushed it, or the flush has failed, and then only the page cache has it: the blocks that it
+// settle makes the superblock b that was found durable. Its writer may have been killed before
+// it flushed it, or the flush has failed, and then only the page cache has it: the blocks that it
 // frees are still used by the superblock on the disk, which the next power cut would bring back.
 func (p *Pool) settle(b []byte) error {
 	if p.cfg.Meta.Info().ReadOnly {
@@ -204,12 +204,12 @@ func (p *Pool) settle(b []byte) error {
 
 // growLocked takes enlarged devices into use.
 func (p *Pool) growLocked() error {
-	if n := uint64(p.cfg.Data.Info().Size / p.chunk); n > p.data.c.n {
-		p.data.c.grow(n)
+	if n := uint64(p.cfg.Data.Info().Size / p.chunk); n > p.data.counts.n {
+		p.data.counts.grow(n)
 		p.changed = true
 	}
-	if n := p.metaBlocks(); n > p.meta.c.n {
-		p.meta.c.grow(n)
+	if n := p.metaBlocks(); n > p.meta.counts.n {
+		p.meta.counts.grow(n)
 		p.changed = true
 	}
 	if !p.changed {
@@ -244,7 +244,7 @@ func (p *Pool) SetErrorWhenFull(on bool) {
 func (p *Pool) reclaimLocked() {
 	passdown := p.cfg.Discard && p.cfg.Data.Info().Discard
 	for _, b := range p.gens.reclaim() {
-		p.data.c.back(b)
+		p.data.counts.back(b)
 		if passdown {
 			// A discard is advice; one that fails loses nothing.
 			_ = p.cfg.Data.Discard(int64(b)*p.chunk, p.chunk)
@@ -267,12 +267,12 @@ const reserve = 64
 // roomLocked makes sure that the metadata has room for one more change and the
 // commit that follows it, and for extra blocks besides.
 func (p *Pool) roomLocked(extra uint64) error {
-	if p.meta.c.available() < extra+p.needLocked() || p.batch > 8192 {
+	if p.meta.counts.available() < extra+p.needLocked() || p.batch > 8192 {
 		if err := p.commitLocked(); err != nil {
 			return err
 		}
 	}
-	if p.meta.c.available() < extra+p.needLocked() {
+	if p.meta.counts.available() < extra+p.needLocked() {
 		p.alarms.outOf("metadata")
 		return fmt.Errorf("thin pool metadata is full: %w", blockdev.ErrNoSpace)
 	}
@@ -283,23 +283,23 @@ func (p *Pool) roomLocked(extra uint64) error {
 // needLocked is how many metadata blocks one more change and the next cut take
 // at most.
 func (p *Pool) needLocked() uint64 {
-	return uint64(24 + 2*len(p.data.c.dirty) + 4*len(p.data.c.overflow) + 4*len(p.meta.c.overflow) + 2*len(p.meta.index) + 4*len(p.devs))
+	return uint64(24 + 2*len(p.data.counts.dirty) + 4*len(p.data.counts.overflow) + 4*len(p.meta.counts.overflow) + 2*len(p.meta.index) + 4*len(p.devs))
 }
 
 // allocLocked takes a free data block.
 func (p *Pool) allocLocked() (uint64, bool, error) {
-	if b, ok := p.data.c.alloc(); ok {
+	if b, ok := p.data.counts.alloc(); ok {
 		return b, true, nil
 	}
 	// Blocks that were freed since the last commit may be allocated after another one.
-	if len(p.data.c.freed)+len(p.data.c.limbo) > 0 {
+	if len(p.data.counts.freed)+len(p.data.counts.limbo) > 0 {
 		p.changed = true
 		if err := p.commitLocked(); err != nil {
 			return 0, false, err
 		}
 		p.reclaimLocked()
 	}
-	b, ok := p.data.c.alloc()
+	b, ok := p.data.counts.alloc()
 	if !ok {
 		p.alarms.outOf("data")
 	}
@@ -320,7 +320,7 @@ type Usage struct {
 func (p *Pool) Usage() Usage {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
-	return Usage{DataBlocks: p.data.c.n, DataUsed: p.data.c.used, MetaBlocks: p.meta.c.n, MetaUsed: p.meta.c.used,
+	return Usage{DataBlocks: p.data.counts.n, DataUsed: p.data.counts.used, MetaBlocks: p.meta.counts.n, MetaUsed: p.meta.counts.used,
 		Chunk: p.chunk, Transaction: p.sb.transaction, Refused: p.full.Load(), Failed: p.cond.failed != nil}
 }
 

@@ -64,7 +64,7 @@ func (d *Device) provision(vb uint64, in int64, ps [][]byte, n int64, stop block
 		err = d.setLocked(vb, *fresh)
 	}
 	if err != nil {
-		pool.data.c.giveBack(*fresh)
+		pool.data.counts.giveBack(*fresh)
 		pool.use.follow()
 		return false, err
 	}
@@ -154,7 +154,7 @@ func (p *Pool) claim(d *Device, c cell, stop blockdev.Stop) (old mapping, fresh 
 			if b, ok, err = p.allocLocked(); ok && err == nil {
 				p.filling.begin(c, b)
 				p.cond.roomy()
-				p.alarms.levels(p.data, p.meta)
+				p.alarms.levels(p.data.counts, p.meta.counts)
 				p.use.follow()
 				old.gen = p.gens.enter() // keeps the old block from being reused while it is copied
 				return old, &b, nil

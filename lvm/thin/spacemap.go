@@ -5,7 +5,24 @@ import (
 	"slices"
 )
 
-// indexEntry describes one bitmap block: 16 bytes.
+// A space map stores the reference counts of a device's blocks: two bits each in bitmap
+// blocks, where 3 means that the count is in a tree. Each bitmap has an entry in an index,
+// which is a tree for the data device, and one block for the metadata device:
+//
+//	bitmap block        0      4         8          16
+//	                   +------+---------+----------+----------------------------
+//	                   | csum | unused  | block nr | 2 bits × perBitmap
+//	                   +------+---------+----------+----------------------------
+//	index block         0      4         8          16            (metadata device)
+//	                   +------+---------+----------+----------------------------
+//	                   | csum | padding | block nr | entry × indexEntries
+//	                   +------+---------+----------+----------------------------
+//	entry               0                 8              12
+//	                   +-----------------+--------------+-----------------------
+//	                   | bitmap block nr | free blocks  | first that may be free
+//	                   +-----------------+--------------+-----------------------
+
+// indexEntry describes one bitmap block.
 type indexEntry struct {
 	nr   uint64
 	free uint32
@@ -20,100 +37,130 @@ func (e indexEntry) append(b []byte) []byte {
 	return le.AppendUint32(le.AppendUint32(le.AppendUint64(b, e.nr), e.free), e.none)
 }
 
-const indexEntries = 255 // of the metadata space map
+const (
+	indexEntries = 255 // of an index block
+	blockHeader  = 16  // of bitmap and index blocks
+)
 
-// spaceMap ties the counts of a device to where they are stored.
+// spaceMap is what both kinds of space map have in common: the counts in memory, and where
+// they are stored.
 type spaceMap struct {
-	t      *blocks
-	c      *counts
+	blocks *blocks // that it is stored in
+	counts *counts
 	root   mapRoot
 	index  []indexEntry // by bitmap
-	meta   bool         // of the metadata device: the index is one block
-	over   tree         // block → count, u32
-	byTree tree         // data: bitmap → indexEntry
+	large  tree         // block → count of 3 and more, u32
 }
 
-func newSpaceMap(t *blocks, n uint64, meta bool) *spaceMap {
-	return &spaceMap{t: t, c: newCounts(n), meta: meta, over: tree{t: t, valueSize: 4}, byTree: tree{t: t, valueSize: 16}}
+func newSpaceMap(t *blocks, n uint64) spaceMap {
+	return spaceMap{blocks: t, counts: newCounts(n), large: tree{blocks: t, valueSize: 4}}
 }
 
 func bitmapsOf(n uint64) uint64 { return (n + perBitmap - 1) / perBitmap }
 
-// load reads the counts of a stored space map.
-func (s *spaceMap) load(root mapRoot) error {
-	s.root = root
-	if root.blocks != s.c.n {
-		return fmt.Errorf("%w: space map of %d blocks where %d are expected", ErrCorrupt, root.blocks, s.c.n)
-	}
-	if err := s.loadIndex(); err != nil {
-		return err
-	}
-	for i, e := range s.index {
-		b, err := s.t.read(e.nr, xorBitmap)
-		if err != nil {
-			return err
-		}
-		s.c.loadBitmap(uint64(i), b.data)
-	}
-	err := s.over.walk(root.counts, 0, func(k uint64, v []byte) bool {
-		if k < s.c.n {
-			s.c.set(k, le.Uint32(v))
-		}
-		return true
-	})
-	if err == nil && s.c.used != root.used {
-		err = fmt.Errorf("%w: space map says %d blocks are in use, its bitmaps %d", ErrCorrupt, root.used, s.c.used)
-	}
-	return err
+// dataMap is the space map of the data device.
+type dataMap struct {
+	spaceMap
+	entries tree // bitmap → indexEntry
 }
 
-// loadIndex reads where the bitmaps of the space map lie, from the index block or the
-// index tree.
-func (s *spaceMap) loadIndex() error {
-	n := bitmapsOf(s.c.n)
-	if s.meta {
-		b, err := s.t.read(s.root.bitmaps, xorIndex)
-		if err != nil {
-			return err
-		}
-		if n > indexEntries {
-			return fmt.Errorf("%w: metadata device of %d blocks", ErrCorrupt, s.c.n)
-		}
-		for i := range n {
-			s.index = append(s.index, parseEntry(b.data[16+16*i:]))
-		}
-		return nil
+func newDataMap(t *blocks, n uint64) *dataMap {
+	return &dataMap{newSpaceMap(t, n), tree{blocks: t, valueSize: 16}}
+}
+
+// metaMap is the space map of the metadata device, which stores it in itself.
+type metaMap struct{ spaceMap }
+
+func newMetaMap(t *blocks, n uint64) *metaMap { return &metaMap{newSpaceMap(t, n)} }
+
+// load reads the counts of a stored space map.
+func (s *dataMap) load(root mapRoot) error {
+	if err := s.begin(root); err != nil {
+		return err
 	}
+	n := bitmapsOf(s.counts.n)
 	s.index = make([]indexEntry, n)
 	seen := uint64(0)
-	err := s.byTree.walk(s.root.bitmaps, 0, func(k uint64, v []byte) bool {
+	err := s.entries.walk(root.bitmaps, 0, func(k uint64, v []byte) bool {
 		if k < n {
 			s.index[k] = parseEntry(v)
 			seen++
 		}
 		return true
 	})
-	if err == nil && seen != n {
-		err = fmt.Errorf("%w: space map has %d bitmaps, not %d", ErrCorrupt, seen, n)
+	if err != nil {
+		return err
+	}
+	if seen != n {
+		return fmt.Errorf("%w: space map has %d bitmaps, not %d", ErrCorrupt, seen, n)
+	}
+	return s.loadCounts()
+}
+
+// load reads the counts of a stored space map.
+func (s *metaMap) load(root mapRoot) error {
+	if err := s.begin(root); err != nil {
+		return err
+	}
+	b, err := s.blocks.read(root.bitmaps, xorIndex)
+	if err != nil {
+		return err
+	}
+	n := bitmapsOf(s.counts.n)
+	if n > indexEntries {
+		return fmt.Errorf("%w: metadata device of %d blocks", ErrCorrupt, s.counts.n)
+	}
+	for i := range n {
+		s.index = append(s.index, parseEntry(b.data[blockHeader+16*i:]))
+	}
+	return s.loadCounts()
+}
+
+// begin takes the root of a stored space map, which has to be of as many blocks.
+func (s *spaceMap) begin(root mapRoot) error {
+	s.root = root
+	if root.blocks != s.counts.n {
+		return fmt.Errorf("%w: space map of %d blocks where %d are expected", ErrCorrupt, root.blocks, s.counts.n)
+	}
+	return nil
+}
+
+// loadCounts reads the bitmaps that the index names, and the counts of 3 and more.
+func (s *spaceMap) loadCounts() error {
+	for i, e := range s.index {
+		b, err := s.blocks.read(e.nr, xorBitmap)
+		if err != nil {
+			return err
+		}
+		s.counts.loadBitmap(uint64(i), b.data)
+	}
+	err := s.large.walk(s.root.counts, 0, func(k uint64, v []byte) bool {
+		if k < s.counts.n {
+			s.counts.set(k, le.Uint32(v))
+		}
+		return true
+	})
+	if err == nil && s.counts.used != s.root.used {
+		err = fmt.Errorf("%w: space map says %d blocks are in use, its bitmaps %d", ErrCorrupt, s.root.used, s.counts.used)
 	}
 	return err
 }
 
-// storeCounts puts the changed counts of 3 and more into their tree.
-func (s *spaceMap) storeCounts() error {
-	for len(s.c.overflow) > 0 {
-		todo := make([]uint64, 0, len(s.c.overflow))
-		for b := range s.c.overflow {
+// storeLarge puts the changed counts of 3 and more into their tree.
+func (s *spaceMap) storeLarge() error {
+	for len(s.counts.overflow) > 0 {
+		todo := make([]uint64, 0, len(s.counts.overflow))
+		for b := range s.counts.overflow {
 			todo = append(todo, b)
 		}
-		clear(s.c.overflow) // the changes below may mark more of the metadata's own
+		clear(s.counts.overflow) // the changes below may mark more of the metadata's own
 		slices.Sort(todo)
 		for _, b := range todo {
 			var err error
-			if v := s.c.get(b); v >= 3 {
-				s.root.counts, err = s.over.insert(s.root.counts, b, le.AppendUint32(nil, v))
+			if v := s.counts.get(b); v >= 3 {
+				s.root.counts, err = s.large.insert(s.root.counts, b, le.AppendUint32(nil, v))
 			} else {
-				s.root.counts, _, err = s.over.remove(s.root.counts, b)
+				s.root.counts, _, err = s.large.remove(s.root.counts, b)
 			}
 			if err != nil {
 				return err
@@ -125,9 +172,9 @@ func (s *spaceMap) storeCounts() error {
 
 // place gives every changed bitmap a block of this transaction.
 func (s *spaceMap) place(placed map[uint64]*block) error {
-	for len(placed) < len(s.c.dirty) {
-		todo := make([]uint64, 0, len(s.c.dirty))
-		for i := range s.c.dirty {
+	for len(placed) < len(s.counts.dirty) {
+		todo := make([]uint64, 0, len(s.counts.dirty))
+		for i := range s.counts.dirty {
 			if placed[i] == nil {
 				todo = append(todo, i)
 			}
@@ -137,12 +184,12 @@ func (s *spaceMap) place(placed map[uint64]*block) error {
 			for uint64(len(s.index)) <= i {
 				s.index = append(s.index, indexEntry{})
 			}
-			b, err := s.t.add(xorBitmap)
+			b, err := s.blocks.add(xorBitmap)
 			if err != nil {
 				return err
 			}
 			if old := s.index[i].nr; old != 0 {
-				if err := s.t.drop(old); err != nil {
+				if err := s.blocks.drop(old); err != nil {
 					return err
 				}
 			}
@@ -152,16 +199,17 @@ func (s *spaceMap) place(placed map[uint64]*block) error {
 	return nil
 }
 
+// fill writes the counts into the bitmaps that place has made.
 func (s *spaceMap) fill(placed map[uint64]*block) {
 	for i, b := range placed {
-		s.index[i].free, s.index[i].none = s.c.bitmap(i, b.data)
+		s.index[i].free, s.index[i].none = s.counts.bitmap(i, b.data)
 	}
-	s.root.blocks, s.root.used = s.c.n, s.c.used
+	s.root.blocks, s.root.used = s.counts.n, s.counts.used
 }
 
-// storeData stores the space map of the data device.
-func (s *spaceMap) storeData() error {
-	if err := s.storeCounts(); err != nil {
+// store stores the space map.
+func (s *dataMap) store() error {
+	if err := s.storeLarge(); err != nil {
 		return err
 	}
 	placed := map[uint64]*block{}
@@ -171,41 +219,40 @@ func (s *spaceMap) storeData() error {
 	s.fill(placed)
 	for i := range placed {
 		var err error
-		if s.root.bitmaps, err = s.byTree.insert(s.root.bitmaps, i, s.index[i].append(nil)); err != nil {
+		if s.root.bitmaps, err = s.entries.insert(s.root.bitmaps, i, s.index[i].append(nil)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// storeMeta stores the space map of the metadata device, which changes by
-// being stored: the counts settle first, and nothing is allocated once the
-// bitmaps are filled in.
-func (s *spaceMap) storeMeta() error {
+// store stores the space map, which changes by being stored: the counts settle first, and
+// nothing is allocated once the bitmaps are filled in.
+func (s *metaMap) store() error {
 	placed := map[uint64]*block{}
 	if s.root.bitmaps != 0 {
-		if err := s.t.drop(s.root.bitmaps); err != nil {
+		if err := s.blocks.drop(s.root.bitmaps); err != nil {
 			return err
 		}
 	}
-	idx, err := s.t.add(xorIndex)
+	idx, err := s.blocks.add(xorIndex)
 	if err != nil {
 		return err
 	}
 	for {
-		if err := s.storeCounts(); err != nil {
+		if err := s.storeLarge(); err != nil {
 			return err
 		}
 		if err := s.place(placed); err != nil {
 			return err
 		}
-		if len(s.c.overflow) == 0 && len(placed) == len(s.c.dirty) {
+		if len(s.counts.overflow) == 0 && len(placed) == len(s.counts.dirty) {
 			break
 		}
 	}
 	s.fill(placed)
 	for i, e := range s.index {
-		copy(idx.data[16+16*i:], e.append(nil))
+		copy(idx.data[blockHeader+16*i:], e.append(nil))
 	}
 	s.root.bitmaps = idx.nr
 	return nil

@@ -10,7 +10,7 @@ import (
 // what they refer to when a leaf is copied or dropped. Roots are passed around:
 // a change returns the new one.
 type tree struct {
-	t         *blocks
+	blocks    *blocks
 	valueSize int
 	inc, dec  func(v []byte) error // nil: values refer to nothing
 }
@@ -20,7 +20,7 @@ const maxHeight = 20 // far more than the format can fill
 func (t *tree) read(nr uint64) (node, error) { return t.get(nr, blockdev.Wait) }
 
 func (t *tree) get(nr uint64, m blockdev.Mode) (node, error) {
-	b, err := t.t.get(nr, xorNode, m)
+	b, err := t.blocks.get(nr, xorNode, m)
 	if err != nil {
 		return nil, err
 	}
@@ -33,7 +33,7 @@ func (t *tree) get(nr uint64, m blockdev.Mode) (node, error) {
 
 // empty makes a tree without entries.
 func (t *tree) empty() (uint64, error) {
-	b, err := t.t.add(xorNode)
+	b, err := t.blocks.add(xorNode)
 	if err != nil {
 		return 0, err
 	}
@@ -47,13 +47,13 @@ func (t *tree) shadow(nr uint64) (*block, node, error) {
 	if _, err := t.read(nr); err != nil {
 		return nil, nil, err
 	}
-	b, shared, err := t.t.shadow(nr, xorNode)
+	b, shared, err := t.blocks.shadow(nr, xorNode)
 	if err != nil {
 		return nil, nil, err
 	}
 	n := node(b.data)
 	if shared {
-		err = t.each(n, t.inc, t.t.sm.inc)
+		err = t.each(n, t.inc, t.blocks.counts.inc)
 	}
 	return b, n, err
 }
@@ -168,7 +168,7 @@ func (t *tree) insert(root, key uint64, v []byte) (uint64, error) {
 	if right == nil {
 		return b.nr, nil
 	}
-	top, err := t.t.add(xorNode)
+	top, err := t.blocks.add(xorNode)
 	if err != nil {
 		return 0, err
 	}
@@ -229,7 +229,7 @@ func (t *tree) put(b *block, i int, key uint64, v []byte) (*block, error) {
 		n.insert(i, key, v)
 		return nil, nil
 	}
-	right, err := t.t.add(xorNode)
+	right, err := t.blocks.add(xorNode)
 	if err != nil {
 		return nil, err
 	}
@@ -262,13 +262,13 @@ func (t *tree) remove(root, key uint64) (newRoot uint64, found bool, err error) 
 	// A root with one child gives way to it.
 	for n := node(b.data); !n.leaf() && n.len() == 1; n = node(b.data) {
 		child := n.child(0)
-		if err := t.t.sm.inc(child); err != nil {
+		if err := t.blocks.counts.inc(child); err != nil {
 			return 0, false, err
 		}
 		if err := t.release(b.nr, 0); err != nil {
 			return 0, false, err
 		}
-		if b, err = t.t.read(child, xorNode); err != nil {
+		if b, err = t.blocks.read(child, xorNode); err != nil {
 			return 0, false, err
 		}
 		if err := node(b.data).check(t.valueSize); err != nil {
@@ -332,7 +332,7 @@ func (t *tree) rebalance(n node, i int, c *block) error {
 		right.move(left, right.len(), false)
 		n.remove(li + 1)
 		// Its entries live on in the left node.
-		return t.t.drop(rb.nr)
+		return t.blocks.drop(rb.nr)
 	}
 	if want := total / 2; left.len() > want {
 		left.move(right, left.len()-want, true)
@@ -349,8 +349,8 @@ func (t *tree) release(nr uint64, depth int) error {
 	if depth > maxHeight {
 		return fmt.Errorf("%w: tree is deeper than %d", ErrCorrupt, maxHeight)
 	}
-	if t.t.sm.get(nr) > 1 {
-		return t.t.drop(nr)
+	if t.blocks.counts.get(nr) > 1 {
+		return t.blocks.drop(nr)
 	}
 	n, err := t.read(nr)
 	if err != nil {
@@ -359,5 +359,5 @@ func (t *tree) release(nr uint64, depth int) error {
 	if err := t.each(n, t.dec, func(c uint64) error { return t.release(c, depth+1) }); err != nil {
 		return err
 	}
-	return t.t.drop(nr)
+	return t.blocks.drop(nr)
 }

@@ -110,18 +110,19 @@ func (n node) remove(i int) {
 	n.setLen(l - 1)
 }
 
-// move takes k entries from one end of n to the other end of its neighbour o:
-// the last ones to the front of a right neighbour, or the first ones to the
-// back of a left one.
-func (n node) move(o node, k int, right bool) {
+// moveRight takes the last k entries of n to the front of its right neighbour.
+func (n node) moveRight(right node, k int) {
 	for ; k > 0; k-- {
-		if right {
-			i := n.len() - 1
-			o.insert(0, n.key(i), n.value(i))
-			n.remove(i)
-		} else {
-			o.insert(o.len(), n.key(0), n.value(0))
-			n.remove(0)
-		}
+		i := n.len() - 1
+		right.insert(0, n.key(i), n.value(i))
+		n.remove(i)
+	}
+}
+
+// moveLeft takes the first k entries of n to the back of its left neighbour.
+func (n node) moveLeft(left node, k int) {
+	for ; k > 0; k-- {
+		left.insert(left.len(), n.key(0), n.value(0))
+		n.remove(0)
 	}
 }

@@ -240,7 +240,7 @@ func (t *tree) put(b *block, i int, key uint64, v []byte) (*block, error) {
 		k = n.len() / 3
 	}
 	left := n.len() - k
-	n.move(r, k, true)
+	n.moveRight(r, k)
 	if i <= left {
 		n.insert(i, key, v)
 	} else {
@@ -308,38 +308,35 @@ func (t *tree) removeAt(nr, key uint64) (*block, error) {
 
 // rebalance fills child i of n, which has become too small, from a neighbour,
 // or joins the two: every node but the root stays at least a third full.
-func (t *tree) rebalance(n node, i int, c *block) error {
-	li := i - 1
+func (t *tree) rebalance(n node, i int, child *block) error {
+	at := i - 1 // the left neighbour, where there is one
 	if i == 0 {
-		li = 0
+		at = 1
 	}
-	other := li
-	if i == li {
-		other = li + 1
-	}
-	o, _, err := t.shadow(n.child(other))
+	neighbour, _, err := t.shadow(n.child(at))
 	if err != nil {
 		return err
 	}
-	n.setChild(other, o.nr)
-	left, right := node(c.data), node(o.data)
-	rb := o
-	if other == li {
-		left, right, rb = right, left, c
+	n.setChild(at, neighbour.nr)
+	lb, rb := neighbour, child
+	if at > i {
+		lb, rb = child, neighbour
 	}
+	ri := max(i, at) // of rb in n
+	left, right := node(lb.data), node(rb.data)
 	total := left.len() + right.len()
 	if total <= 2*(left.max()/3) {
-		right.move(left, right.len(), false)
-		n.remove(li + 1)
+		right.moveLeft(left, right.len())
+		n.remove(ri)
 		// Its entries live on in the left node.
 		return t.blocks.drop(rb.nr)
 	}
 	if want := total / 2; left.len() > want {
-		left.move(right, left.len()-want, true)
+		left.moveRight(right, left.len()-want)
 	} else {
-		right.move(left, want-left.len(), false)
+		right.moveLeft(left, want-left.len())
 	}
-	n.setKey(li+1, right.key(0))
+	n.setKey(ri, right.key(0))
 	return nil
 }
 

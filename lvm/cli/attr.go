@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"slices"
 	"strings"
 
 	"softiser/lvm"
@@ -70,88 +71,126 @@ func (l liveGroup) of(lv *meta.LV, v *meta.VG) *liveLV {
 
 // lvAttr is lvm2's ten letters; see lvs(8).
 func lvAttr(r *row) string {
-	b := []byte("----------")
 	v, lv := r.x.VG, r.lv
-	seg := segOf(r)
-	_, snapSeg := v.SnapshotSegment(lv.Name)
-	origin := v.SnapshotsOf(lv.Name)
-	merging := false
-	for _, s := range origin {
-		merging = merging || s.Merging
-	}
-	var pool *meta.Segment
-	if seg != nil && seg.Type == meta.ThinPool {
-		pool = seg
-	}
-	switch {
-	case strings.HasSuffix(lv.Name, "_pmspare") && !lv.Visible() || isPart(v, lv, true):
-		b[0] = 'e'
-	case isPart(v, lv, false):
-		b[0] = 'T'
-	case snapSeg != nil && snapSeg.Merging:
-		b[0] = 'S'
-	case snapSeg != nil:
-		b[0] = 's'
-	case merging:
-		b[0] = 'O'
-	case len(origin) > 0:
-		b[0] = 'o'
-	case pool != nil:
-		b[0] = 't'
-	case seg != nil && seg.Type == meta.Thin:
-		b[0] = 'V'
-	}
-	b[1] = 'r'
-	if lv.Is("WRITE") {
-		b[1] = 'w'
-	}
-	b[2] = map[string]byte{"": 'i', "contiguous": 'c', "cling": 'l', "normal": 'n', "anywhere": 'a'}[lv.Alloc]
-	if r.live.active {
-		b[4] = 'a'
-	}
-	if r.live.open {
-		b[5] = 'o'
-	}
-	if r.live.invalid {
-		b[4] = 'I'
-	}
-	if pool == nil && seg != nil && seg.Type == meta.Thin {
-		if p := v.LV(seg.Pool); p != nil && len(p.Segments) > 0 {
-			pool = p.Segments[0]
-		}
-	}
-	switch {
-	case pool != nil:
-		b[6] = 't'
-	case snapSeg != nil || len(origin) > 0:
-		b[6] = 's'
-	}
-	if pool != nil && pool.ZeroNew {
-		b[7] = 'z'
-	}
-	for _, s := range lv.Segments {
-		for _, a := range s.Stripes {
-			if pv := v.PV(a.Name); pv != nil && r.x.Disks[pv.ID] == nil {
-				b[8] = 'p'
-			}
-		}
-	}
-	if lv.Is("ACTIVATION_SKIP") {
-		b[9] = 'k'
-	}
-	return string(b)
+	pool := poolOf(v, segOf(r))
+	return string([]byte{
+		0: lvType(v, lv, segOf(r)),
+		1: lvPermissions(lv),
+		2: map[string]byte{"": 'i', "contiguous": 'c', "cling": 'l', "normal": 'n', "anywhere": 'a'}[lv.Alloc],
+		3: '-', // a fixed minor number, which volumes here do not have
+		4: lvState(r.live),
+		5: letter(r.live.open, 'o'),
+		6: lvTarget(v, lv, pool),
+		7: letter(pool != nil && pool.ZeroNew, 'z'),
+		8: letter(isPartial(r.x, lv), 'p'),
+		9: letter(lv.Is("ACTIVATION_SKIP"), 'k'),
+	})
 }
 
-// isPart reports whether lv is the metadata or data volume of a pool.
-func isPart(v *meta.VG, lv *meta.LV, metadata bool) bool {
-	for _, o := range v.LVs {
-		for _, s := range o.Segments {
-			if s.Type == meta.ThinPool && (metadata && s.Metadata == lv.Name || !metadata && s.Pool == lv.Name) {
+// letter is c where something holds, and lvm2's dash where it does not.
+func letter(holds bool, c byte) byte {
+	if holds {
+		return c
+	}
+	return '-'
+}
+
+// lvType is the first letter: what kind of volume it is, or what part it plays in another one.
+func lvType(v *meta.VG, lv *meta.LV, seg *meta.Segment) byte {
+	_, snapshot := v.SnapshotSegment(lv.Name)
+	snapshots := v.SnapshotsOf(lv.Name)
+	merging := slices.ContainsFunc(snapshots, func(s *meta.Segment) bool { return s.Merging })
+	switch {
+	case strings.HasSuffix(lv.Name, "_pmspare") && !lv.Visible() || isPoolMetadata(v, lv):
+		return 'e'
+	case isPoolData(v, lv):
+		return 'T'
+	case snapshot != nil && snapshot.Merging:
+		return 'S'
+	case snapshot != nil:
+		return 's'
+	case merging:
+		return 'O'
+	case len(snapshots) > 0:
+		return 'o'
+	case seg != nil && seg.Type == meta.ThinPool:
+		return 't'
+	case seg != nil && seg.Type == meta.Thin:
+		return 'V'
+	}
+	return '-'
+}
+
+func lvPermissions(lv *meta.LV) byte {
+	if lv.Is("WRITE") {
+		return 'w'
+	}
+	return 'r'
+}
+
+func lvState(l *liveLV) byte {
+	switch {
+	case l.invalid:
+		return 'I'
+	case l.active:
+		return 'a'
+	}
+	return '-'
+}
+
+// lvTarget is the seventh letter: which of the kernel's targets would serve the volume.
+func lvTarget(v *meta.VG, lv *meta.LV, pool *meta.Segment) byte {
+	_, snapshot := v.SnapshotSegment(lv.Name)
+	switch {
+	case pool != nil:
+		return 't'
+	case snapshot != nil || len(v.SnapshotsOf(lv.Name)) > 0:
+		return 's'
+	}
+	return '-'
+}
+
+// poolOf is the segment of the thin pool that seg is, or lies in; nil: in none.
+func poolOf(v *meta.VG, seg *meta.Segment) *meta.Segment {
+	switch {
+	case seg == nil:
+		return nil
+	case seg.Type == meta.ThinPool:
+		return seg
+	case seg.Type == meta.Thin:
+		if p := v.LV(seg.Pool); p != nil && len(p.Segments) > 0 {
+			return p.Segments[0]
+		}
+	}
+	return nil
+}
+
+// isPartial reports whether a disk that the volume lies on is missing.
+func isPartial(x *vg.Group, lv *meta.LV) bool {
+	for _, s := range lv.Segments {
+		for _, a := range s.Stripes {
+			if pv := x.VG.PV(a.Name); pv != nil && x.Disks[pv.ID] == nil {
 				return true
 			}
 		}
 	}
 	return false
+}
+
+// isPoolMetadata and isPoolData report whether lv is that of a thin pool.
+func isPoolMetadata(v *meta.VG, lv *meta.LV) bool {
+	return inPool(v, func(pool *meta.Segment) bool { return pool.Metadata == lv.Name })
+}
+
+func isPoolData(v *meta.VG, lv *meta.LV) bool {
+	return inPool(v, func(pool *meta.Segment) bool { return pool.Pool == lv.Name })
+}
+
+// inPool reports whether there is a thin pool for which match holds.
+func inPool(v *meta.VG, match func(pool *meta.Segment) bool) bool {
+	return slices.ContainsFunc(v.LVs, func(lv *meta.LV) bool {
+		return slices.ContainsFunc(lv.Segments, func(s *meta.Segment) bool { return s.Type == meta.ThinPool && match(s) })
+	})
 }
 
 // vgAttr is lvm2's six letters; see vgs(8).

@@ -198,9 +198,9 @@ func role(v *meta.VG, lv *meta.LV) string {
 		return "private"
 	case strings.HasSuffix(lv.Name, "_pmspare") && !lv.Visible():
 		return "private,pool,spare"
-	case isPart(v, lv, true):
+	case isPoolMetadata(v, lv):
 		return "private,thin,pool,metadata"
-	case isPart(v, lv, false):
+	case isPoolData(v, lv):
 		return "private,thin,pool,data"
 	case !v.Shown(lv):
 		return "private"

@@ -82,7 +82,7 @@ func RoCEPorts() []RoCEPort {
 				BadICRC: x.BadICRC, StrangeID: x.StrangeID, UnknownQP: x.NoQP, WrongPeer: x.NotPeer, Malformed: x.Malformed + x.BadPKey + x.NotMAD,
 				CMRequests: m.Received.Of(mad.AttrREQ), CMRetries: m.Retries, CMRequestsFull: m.Full, CMUnmatched: m.Unmatched,
 				CMMalformed: m.Malformed, CMStaleRequests: m.Stale,
-				ECNMarkedPkts: c.Marked, CNPSent: c.Notices, CNPHandled: c.Obeyed, CNPIgnored: c.Unused,
+				ECNMarkedPkts: c.ECNMarked, CNPSent: c.CNPSent, CNPHandled: c.CNPHandled, CNPIgnored: c.CNPIgnored,
 			},
 		})
 	}

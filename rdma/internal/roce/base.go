@@ -17,7 +17,7 @@ import (
 // goroutine, and a way out.
 type base struct {
 	*verbs.QP
-	self   living // the engine that this is the base of
+	self   transport // the engine that this is the base of
 	dev    *Device
 	number *number
 
@@ -33,7 +33,7 @@ type base struct {
 	wcs    []verbs.WC
 	sent   sent // since the statistics were last brought up to date
 	got    sent
-	marks  marks
+	np     notification
 	unsent error // the newest error of the network, for the one who asks why nobody answers
 	life
 }
@@ -55,7 +55,7 @@ func (n *number) release() {
 type sent struct{ packets, wire, payload, sends, reads uint64 }
 
 // init takes a number for a queue pair that is not connected.
-func (b *base) init(d *Device, v *verbs.QP, self living) error {
+func (b *base) init(d *Device, v *verbs.QP, self transport) error {
 	n, err := host.numbers.Take()
 	if err != nil {
 		return err

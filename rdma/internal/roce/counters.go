@@ -26,9 +26,9 @@ type Counters struct {
 	RetryExceeded            uint64 // connections that ended as the peer did not answer
 	RNRExceeded              uint64 // … as it had no receive buffer for too long
 
-	Marked         uint64 // packets that routers have marked (ECN)
-	Notices        uint64 // of that, sent to peers
-	Obeyed, Unused uint64 // … that have come, and slowed requests down or not
+	ECNMarked              uint64 // packets that routers have marked
+	CNPSent                uint64 // congestion notification packets to peers
+	CNPHandled, CNPIgnored uint64 // … from peers, which have slowed requests down or not
 }
 
 // count is Counters of a port, which its queue pairs add to.
@@ -39,11 +39,12 @@ type count struct {
 	sentRNR, receivedRNR, receivedSeq        atomic.Uint64
 	timeouts, lostAnswers                    atomic.Uint64
 	retryExceeded, rnrExceeded               atomic.Uint64
-	marked, notices, obeyed, unused          atomic.Uint64
+	ecnMarked, cnpSent                       atomic.Uint64
+	cnpHandled, cnpIgnored                   atomic.Uint64
 }
 
-// told is what the port has been told of the machines of a queue pair.
-type told struct {
+// reported is what of the statistics of a queue pair's machines the counters of the port have.
+type reported struct {
 	req  rc.RequesterStats
 	resp rc.Stats
 }
@@ -68,9 +69,9 @@ func (p *hostPort) Detach(qpn uint32) {
 	p.count.qps.Add(-1)
 }
 
-// tellLocked tells the port of what the machines have met since the last time.
-func (qp *QP) tellLocked() {
-	c, t := &qp.port.count, &qp.known
+// reportLocked adds to the counters of the port what the machines have counted since the last time.
+func (qp *QP) reportLocked() {
+	c, t := &qp.port.count, &qp.reported
 	if r := qp.req.Stats(); r != t.req {
 		c.repeated.Add(r.Repeated - t.req.Repeated)
 		c.receivedRNR.Add(r.RNRs - t.req.RNRs)
@@ -87,9 +88,9 @@ func (qp *QP) tellLocked() {
 	}
 }
 
-// tellEndLocked tells the port of a connection that has ended.
-func (qp *QP) tellEndLocked() {
-	qp.tellLocked()
+// reportEndLocked counts the end of a connection at the port.
+func (qp *QP) reportEndLocked() {
+	qp.reportLocked()
 	var e *rc.Exceeded
 	switch {
 	case !errors.As(qp.req.Err(), &e):
@@ -106,7 +107,7 @@ func (c *count) snapshot() Counters {
 		Repeated: c.repeated.Load(), Duplicates: c.duplicates.Load(), OutOfSeq: c.outOfSeq.Load(),
 		SentRNR: c.sentRNR.Load(), ReceivedRNR: c.receivedRNR.Load(), ReceivedSeq: c.receivedSeq.Load(),
 		Timeouts: c.timeouts.Load(), LostAnswers: c.lostAnswers.Load(), RetryExceeded: c.retryExceeded.Load(), RNRExceeded: c.rnrExceeded.Load(),
-		Marked: c.marked.Load(), Notices: c.notices.Load(), Obeyed: c.obeyed.Load(), Unused: c.unused.Load(),
+		ECNMarked: c.ecnMarked.Load(), CNPSent: c.cnpSent.Load(), CNPHandled: c.cnpHandled.Load(), CNPIgnored: c.cnpIgnored.Load(),
 	}
 }
 
@@ -131,7 +132,7 @@ func Ports() []PortInfo {
 	for a, p := range host.ports {
 		i := PortInfo{
 			Addr: a, MTU: p.mtu.Bytes(), RecvBuffer: p.RecvBuffer(), QPs: int(p.count.qps.Load()),
-			Counters: p.count.snapshot(), Port: p.Stats(), CM: p.CM().Stats(), Paths: p.ways.list(),
+			Counters: p.count.snapshot(), Port: p.Stats(), CM: p.CM().Stats(), Paths: p.paths.list(),
 		}
 		i.GSO, i.GRO = p.Offload()
 		all = append(all, i)

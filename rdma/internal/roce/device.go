@@ -51,7 +51,7 @@ func (d *Device) Paths(f func(local netip.Addr, p PathInfo)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for a, p := range d.ports {
-		for _, w := range p.ways.list() {
+		for _, w := range p.paths.list() {
 			f(a, w)
 		}
 	}

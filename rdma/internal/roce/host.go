@@ -31,7 +31,7 @@ type hostPort struct {
 	mtu     packet.MTU // the largest that fits the interface
 	maxRead int        // packets that a READ may ask for at once
 	intake  *rc.Path   // answers to READs on their way here, of all connections
-	ways    paths      // to the peers
+	paths   paths      // to the peers
 	users   int
 	count   count
 	start   time.Time // of the clock of its connections

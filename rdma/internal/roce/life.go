@@ -25,9 +25,9 @@ type life struct {
 // endTimeout is how long the peer may take to answer the end of a connection.
 const endTimeout = 3 * time.Second
 
-// living is a type of queue pairs, as what all have in common sees it. Mu is held around all but teardown; the
-// queue pair is connected.
-type living interface {
+// transport is what differs between the types of queue pairs (RC, UC, UD), as base calls it. The queue
+// pair is connected, and Mu is held around all but teardown.
+type transport interface {
 	settleLocked()       // sends what there is to send, completes what has ended
 	failedLocked()       // ends the queue pair if the peer, or its silence, has ended a machine
 	dueLocked() bool     // there is something to send
@@ -168,8 +168,8 @@ func (b *base) ended(err error) {
 	b.FailLocked(err)
 }
 
-// part tells the manager and the owner that the connection is over.
-func (b *base) part() {
+// announceEnd tells the manager and the owner that the connection is over.
+func (b *base) announceEnd() {
 	b.Mu.Lock()
 	conn, err := b.conn, b.Err
 	b.Mu.Unlock()

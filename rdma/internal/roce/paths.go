@@ -8,23 +8,23 @@ import (
 	"softiser/rdma/internal/roce/rc"
 )
 
-// paths are what the connections of a port know of the ways to its peers: a socket holds what
-// it holds, however many connections send to it. A way is remembered when its last connection
-// is gone, for the next one.
+// paths are what the connections of a port know of the paths to its peers, and share: the
+// receive buffer of a peer is one, however many connections send to it. A path is remembered
+// when its last connection is gone, for the next one.
 type paths struct {
 	mu sync.Mutex // guards what follows; a leaf
-	m  map[netip.Addr]*way
+	m  map[netip.Addr]*path
 }
 
-type way struct {
+type path struct {
 	*rc.Path
 	users int
 }
 
-// maxPaths bounds the ways that are remembered beyond those in use.
+// maxPaths bounds the paths that are remembered beyond those in use.
 const maxPaths = 1024
 
-// join is the way to a peer, until leave.
+// join is the path to a peer, until leave.
 func (p *paths) join(peer netip.Addr, mtu int) *rc.Path {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -38,9 +38,9 @@ func (p *paths) join(peer netip.Addr, mtu int) *rc.Path {
 			}
 		}
 		if p.m == nil {
-			p.m = map[netip.Addr]*way{}
+			p.m = map[netip.Addr]*path{}
 		}
-		w = &way{Path: rc.NewPath(mtu)}
+		w = &path{Path: rc.NewPath(mtu)}
 		p.m[peer] = w
 	}
 	w.users++
@@ -53,14 +53,14 @@ func (p *paths) leave(peer netip.Addr) {
 	p.m[peer].users--
 }
 
-// PathInfo is what is known of the way to a peer.
+// PathInfo is what is known of the path to a peer.
 type PathInfo struct {
 	Peer netip.Addr
-	QPs  int // connected; 0 for a way that is only remembered
+	QPs  int // connected; 0 for a path that is only remembered
 	rc.PathStats
 }
 
-// list is the ways that are known, by peer.
+// list is the paths that are known, by peer.
 func (p *paths) list() []PathInfo {
 	p.mu.Lock()
 	defer p.mu.Unlock()

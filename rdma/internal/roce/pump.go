@@ -20,13 +20,13 @@ func (qp *QP) take(_ netip.AddrPort, pkt *packet.Packet) {
 		return
 	}
 	qp.gotLocked(pkt)
-	qp.heedLocked(pkt)
+	qp.noteECNLocked(pkt)
 	switch {
-	case pkt.Op == packet.CNP && qp.req.Congested(qp.now()):
-		qp.port.count.obeyed.Add(1)
+	case pkt.Op == packet.CNP && qp.req.ReceiveCNP(qp.now()):
+		qp.port.count.cnpHandled.Add(1)
 		return
 	case pkt.Op == packet.CNP:
-		qp.port.count.unused.Add(1)
+		qp.port.count.cnpIgnored.Add(1)
 		return
 	case pkt.Op.Traits()&packet.Response != 0:
 		qp.req.Receive(pkt, qp.now())
@@ -40,7 +40,7 @@ func (qp *QP) take(_ netip.AddrPort, pkt *packet.Packet) {
 func (qp *QP) batchEnd() {
 	qp.Mu.Lock()
 	defer qp.Mu.Unlock()
-	if !qp.Dying.Load() && !qp.putOffLocked() {
+	if !qp.Dying.Load() && !qp.delayAckLocked() {
 		qp.settleLocked()
 	}
 }
@@ -49,19 +49,19 @@ func (qp *QP) batchEnd() {
 // that a peer waits for it.
 const ackDelay = 500 * time.Microsecond
 
-// putOffLocked leaves an acknowledgement to the loop, if there is a handler to run for what
-// it acknowledges: what that posts goes with it, in one call, as one message of the
-// kernel's. It is put off once, until the next packets come or ackDelay is over.
-func (qp *QP) putOffLocked() bool {
-	if qp.owed != 0 || !qp.told || qp.SQ.Next != qp.SQ.Tail || !qp.resp.Light() {
+// delayAckLocked leaves an acknowledgement to the loop, if there is a handler to run for what
+// it acknowledges: what the handler posts is sent with it, in one call, as one message of the
+// kernel's. It is delayed once, until the next packets come or ackDelay is over.
+func (qp *QP) delayAckLocked() bool {
+	if qp.ackDelayed != 0 || !qp.told || qp.SQ.Next != qp.SQ.Tail || !qp.resp.Light() {
 		return false
 	}
 	qp.publishLocked()
 	if !qp.RecvCQ.Due() {
 		return false
 	}
-	qp.owed = max(1, qp.now())
-	qp.armLocked(qp.owed, qp.owed+ackDelay)
+	qp.ackDelayed = max(1, qp.now())
+	qp.armLocked(qp.ackDelayed, qp.ackDelayed+ackDelay)
 	qp.kick()
 	return true
 }
@@ -85,8 +85,8 @@ func (qp *QP) tick() {
 	}
 	now := qp.now()
 	at, ok := qp.req.Deadline()
-	if owed := qp.owed + ackDelay; qp.owed != 0 && (!ok || owed < at) {
-		at, ok = owed, true
+	if due := qp.ackDelayed + ackDelay; qp.ackDelayed != 0 && (!ok || due < at) {
+		at, ok = due, true
 	}
 	if ok && now < at {
 		qp.armLocked(now, at)
@@ -117,8 +117,8 @@ func (qp *QP) settleLocked() {
 // an acknowledgement alone goes last, where the kernel takes it for the short end of the
 // message before.
 func (qp *QP) pumpLocked(now time.Duration) {
-	qp.more, qp.owed = false, 0
-	notified := qp.notifyLocked()
+	qp.more, qp.ackDelayed = false, 0
+	cnp := qp.sendCNPLocked()
 	n, light := 0, qp.resp.Light()
 	if !light {
 		n = qp.answerLocked(n)
@@ -134,7 +134,7 @@ func (qp *QP) pumpLocked(now time.Duration) {
 	if light {
 		n = qp.answerLocked(0)
 	}
-	if n > 0 || notified {
+	if n > 0 || cnp {
 		qp.flushLocked()
 	}
 }
@@ -169,5 +169,5 @@ func (qp *QP) publishLocked() {
 		qp.FailLocked(verbs.ErrOverflow)
 	}
 	qp.countLocked(qp.resp.Stats().Faults + qp.req.Stats().Faults)
-	qp.tellLocked()
+	qp.reportLocked()
 }

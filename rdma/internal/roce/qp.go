@@ -13,15 +13,15 @@ type QP struct {
 	base
 
 	// Guarded by Mu, from the connection on.
-	req   *rc.Requester
-	resp  *rc.Responder
-	peer  netip.Addr
-	start time.Time // of the clock of req, which shares its ways with others of the port
-	timer *time.Timer
-	armed time.Duration // when timer runs out; 0: it does not run
-	known told          // what the port knows of the machines
+	req      *rc.Requester
+	resp     *rc.Responder
+	peer     netip.Addr
+	start    time.Time // of the clock of req, which shares its paths with others of the port
+	timer    *time.Timer
+	armed    time.Duration // when timer runs out; 0: it does not run
+	reported reported      // what the counters of the port have of the machines
 
-	owed time.Duration // when an acknowledgement was put off, for the loop to send; 0: none is
+	ackDelayed time.Duration // since when an acknowledgement waits for the loop to send it; 0: none does
 }
 
 // New makes the engine of a queue pair that is not connected, and makes itself known to

@@ -217,7 +217,7 @@ func (qp *QP) attach(hp *hostPort, p *Params, l link) error {
 	qp.peer = l.Remote.Addr()
 	qp.req = rc.NewRequester(qp.QP, rc.RequesterParams{
 		RemoteQPN: l.RemoteQPN, MTU: l.MTU, PSN: l.out, Depth: l.ORD, Window: window, MaxRead: hp.maxRead,
-		Way: hp.ways.join(qp.peer, l.MTU.Bytes()), Intake: hp.intake,
+		Path: hp.paths.join(qp.peer, l.MTU.Bytes()), Intake: hp.intake,
 		AckTimeout: ackTimeout(p.AckTimeout), Retries: p.Retries, RNRRetries: l.rnrRetries, Local: qp.Local,
 	})
 	qp.port, qp.info, qp.send, qp.start = hp, l.Info, s, hp.start

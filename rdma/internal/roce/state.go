@@ -21,5 +21,5 @@ func (qp *QP) State() (State, bool) {
 	if qp.req == nil {
 		return State{}, false
 	}
-	return State{qp.req.Window(), qp.req.Trip(), qp.req.Stats(), qp.resp.Stats()}, true
+	return State{qp.req.Window(), qp.req.RTT(), qp.req.Stats(), qp.resp.Stats()}, true
 }

@@ -21,7 +21,7 @@ func (qp *QP) drainedLocked() bool {
 }
 
 // dueLocked says whether the pump is to go on.
-func (qp *QP) dueLocked() bool { return qp.more || qp.owed != 0 }
+func (qp *QP) dueLocked() bool { return qp.more || qp.ackDelayed != 0 }
 
 // failedLocked ends the connection if one of its machines has come to an end. What the
 // peer is to be told by a packet has been sent, or will not be.
@@ -45,14 +45,14 @@ func (qp *QP) teardown() {
 	qp.Mu.Lock()
 	qp.timer.Stop()
 	qp.req.Leave()
-	qp.port.ways.leave(qp.peer)
+	qp.port.paths.leave(qp.peer)
 	qp.stopClosingLocked()
 	qp.Mu.Unlock()
-	qp.part()
+	qp.announceEnd()
 
 	qp.Mu.Lock()
 	qp.resp.Flush()
 	qp.publishLocked()
-	qp.tellEndLocked()
+	qp.reportEndLocked()
 	qp.flushUnlock()
 }

@@ -28,7 +28,7 @@ type unacknowledged interface {
 // and UD, with Open.
 type Unreliable struct {
 	base
-	datagrams bool
+	datagrams bool // of the type UD
 
 	// Guarded by Mu, from the connection on.
 	m      unacknowledged
@@ -62,9 +62,9 @@ func (u *Unreliable) takeFor(to netip.Addr, from netip.AddrPort, p *packet.Packe
 		return
 	}
 	u.gotLocked(p)
-	u.heedLocked(p)
+	u.noteECNLocked(p)
 	if p.Op == packet.CNP { // nothing here slows down what nobody acknowledges
-		u.port.count.unused.Add(1)
+		u.port.count.cnpIgnored.Add(1)
 		return
 	}
 	u.heard = u.heard || p.Op.Service() == packet.UC // who takes datagrams waits for nobody
@@ -102,7 +102,7 @@ func (u *Unreliable) pumpLocked() {
 	if !u.open {
 		return
 	}
-	u.notifyLocked()
+	u.sendCNPLocked()
 	n := 0
 	for ; n < turn; n++ {
 		to, ok := u.m.next(&u.out)
@@ -155,7 +155,7 @@ func (u *Unreliable) teardown() {
 	for _, g := range groups {
 		u.port.DetachGroup(g, u.Num)
 	}
-	u.part()
+	u.announceEnd()
 
 	u.Mu.Lock()
 	u.m.flush()

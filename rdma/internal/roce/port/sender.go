@@ -27,7 +27,7 @@ type Sender struct {
 	peers map[netip.Addr]*destination // of one for datagrams
 	last  *destination                // of the message that is being put together; nil: there is none
 	ect   ect                         // what the packets of that message are
-	heeds bool                        // see HeedMarks
+	ecn   bool                        // see EnableECN
 	burst *udp.Burst
 	slab  []byte // headers, copied payload, trailers; never moved: a larger one takes its place
 	full  int    // bytes in slabs before it since Flush
@@ -35,31 +35,31 @@ type Sender struct {
 	segs  [][]byte // of all packets in queue: headers, payload, trailer
 }
 
-// ect says whether routers may mark a packet.
+// ect is whether a packet is ECN-capable, so that routers may mark it (RFC 3168 §5).
 type ect uint8
 
 const (
-	unmarked ect = iota
-	markable
-	either // may go marked or not, whichever the message that it joins is
+	notECT ect = iota
+	ect0
+	anyECT // whichever the message is that the packet joins
 )
 
-// HeedMarks has the requests of a connected queue pair be sent as such that routers may mark:
-// its peer tells of marks (CNP), and this side obeys. Acknowledgements always are. That is how
-// two of our kind know each other, as nothing in the request for a connection says it.
-// Answers to READs are not, as nothing here slows them down.
-func (s *Sender) HeedMarks() { s.heeds = true }
+// EnableECN makes the requests of a connected queue pair ECN-capable: its peer reports marks
+// by CNPs, and this side slows down. Acknowledgements always are ECN-capable; that is how two
+// ends of this implementation recognise each other, as nothing in the connection request says
+// it. Answers to READs never are, as nothing here slows them down.
+func (s *Sender) EnableECN() { s.ecn = true }
 
 func (s *Sender) ectOf(op packet.Opcode) ect {
 	switch t := op.Traits(); {
 	case s.peer == nil || op.Service() != packet.RC:
-		return unmarked
-	case t&packet.Response == 0 && s.heeds:
-		return markable
+		return notECT
+	case t&packet.Response == 0 && s.ecn:
+		return ect0
 	case t&packet.Response != 0 && t&packet.Read == 0:
-		return either
+		return anyECT
 	}
-	return unmarked
+	return notECT
 }
 
 // destination is where packets go.
@@ -172,7 +172,7 @@ func (s *Sender) add(to *destination, pkt *packet.Packet, pieces [][]byte, n int
 		return false, s.whole(size, count)
 	}
 	mark := s.ectOf(pkt.Op)
-	if to != s.last || mark != s.ect && mark != either || s.burst.Packets() >= s.lane.MaxPackets() || !s.burst.Fits(size, count) {
+	if to != s.last || mark != s.ect && mark != anyECT || s.burst.Packets() >= s.lane.MaxPackets() || !s.burst.Fits(size, count) {
 		if !s.begin(to, mark, size, count) {
 			return false, s.whole(size, count)
 		}
@@ -196,7 +196,7 @@ func (s *Sender) begin(to *destination, mark ect, size, count int) bool {
 	if !s.burst.Message(to.peer, size) {
 		return false
 	}
-	if s.ect = min(mark, markable); s.ect == markable {
+	if s.ect = min(mark, ect0); s.ect == ect0 {
 		s.burst.MarkECT()
 	}
 	if s.last = to; !s.burst.Fits(size, count) {

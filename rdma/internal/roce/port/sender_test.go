@@ -464,7 +464,7 @@ func TestMarkable(t *testing.T) {
 	if got, want := round(), "2000002000000"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
-	s.HeedMarks()
+	s.EnableECN()
 	if got, want := round(), "2222002200220"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}

@@ -1,31 +1,44 @@
-// Package rc is RoCE's reliable connection as a machine without I/O, clocks and
-// goroutines: packets go in, packets and completions come out.
+// Package rc is the transport service RC, the reliable connection, as two machines without
+// I/O, clocks and goroutines: packets go in, packets and completions come out. Package roce
+// connects them to sockets, timers and the queues of a queue pair.
 //
-//	packets of requests --> Responder.Receive --> memory (package mem), receive buffers,
-//	                            |                 completions: TakeWCs
-//	                            v
-//	                        answers --> Responder.Next --> packets of answers
+// # Responder
 //
-// The Responder executes requests in the order of their PSNs, each once (IBA vol. 1
-// §9.7.4, §9.7.5):
+//	request packets ──► Receive ──► memory (package mem), receive buffers, completions (TakeWCs)
+//	                       │
+//	                       ▼
+//	                    answers ──► Next ──► response packets
 //
-//   - the expected packet is executed and, if it asks for it, acknowledged;
-//   - one ahead means that others were lost: one NAK names the expected PSN, and then
-//     there is silence until that has come, or the peer has gone back and it has not;
-//   - one behind is a duplicate: it is acknowledged again, a READ is executed again, an
-//     atomic's result is told again, for as many of them as are remembered.
+// The Responder executes requests in the order of their PSNs, each once (IBA vol. 1 §9.7.4,
+// §9.7.5):
 //
-// Answers leave in the order of the requests. What a READ's answer carries is a reference
-// into the memory, which is asked for anew with every packet, so that a key that has been
-// revoked in the middle ends the connection instead of showing what it no longer opens.
+//   - the expected packet is executed, and acknowledged if it asks for that;
+//   - a packet ahead of it shows that others were lost: one NAK (PSN sequence error) names the
+//     expected PSN. Nothing more is said until that packet comes, or until the peer has gone
+//     back and the packet is missing again;
+//   - a packet behind it is a duplicate: a SEND or WRITE is acknowledged again, a READ is
+//     executed again, and the result of an atomic is repeated, as long as it is remembered.
 //
-//	send queue --> Requester.Next --> packets of requests
-//	                   ^
-//	answers --> Requester.Receive, Tick --> completions of the send queue
+// Responses leave in the order of the requests. The data of a READ is referred to, not copied,
+// and its R_Key is checked for each packet: a key that is revoked in between ends the
+// connection, and no longer gives access.
 //
-// The Requester cuts the send queue into packets, keeps a window of them in flight, and
-// goes back to the oldest one without an answer when something was lost, which a NAK, a
-// gap between answers or the clock tells.
+// # Requester
+//
+//	send queue ──► Next ──► request packets
+//	                 ▲
+//	                 │
+//	response packets ──► Receive, Tick ──► completions of the send queue
+//
+// The Requester cuts the send queue into packets and keeps a window of them in flight. When
+// one was lost, it goes back to the oldest packet without an answer and sends everything from
+// there again (go-back-N). A NAK, a gap between responses (an implied NAK) or the clock tells.
+//
+//	requester*.go           requests out, responses in
+//	responder*.go, read.go  requests in, responses out; READs and atomics
+//	answer.go, resource.go  responses that wait; READs and atomics that may come again
+//	window.go, path.go      what may be in flight: of a connection, between two addresses
+//	rtt.go                  round-trip times, and probes for what was lost at the end
 //
 // # A reliable connection over RoCE: what is sent again, and when (ADR 160)
 //
@@ -82,7 +95,7 @@
 // retransmission as some adapters do: no packet says what has arrived, so only both ends of our own
 // would have it.
 //
-// Consequences. Not there yet: what connects these machines to sockets and to the verbs.
+// Consequences. Package roce connects these machines to sockets, timers and the verbs (ADR 170).
 //
 // # RoCE: connections share the way to a peer (ADR 180)
 //

@@ -253,7 +253,7 @@ func newOurAsking(t testing.TB, jobs []job, key uint32) asking {
 	g := newRigOf(t, Params{MTU: packet.MTU256}, 16)
 	a := &ourAsking{t: t, asker: &asker{rig: g, req: NewRequester(g.qp, RequesterParams{
 		MTU: packet.MTU256, PSN: eachPSN, Depth: 2, Window: 64, MaxRead: 3, AckTimeout: 500 * time.Millisecond, Retries: 7, RNRRetries: Forever,
-		Way: NewPath(packet.MTU256.Bytes()), Intake: NewIntake(packet.MTU256.Bytes(), 64<<10),
+		Path: NewPath(packet.MTU256.Bytes()), Intake: NewIntake(packet.MTU256.Bytes(), 64<<10),
 	})}}
 	connect(t, g.qp)
 	a.qp.Mu.Lock()
@@ -292,7 +292,7 @@ func (a *ourAsking) done() int {
 			a.t.Errorf("completion %d: %v", a.ids, st)
 		}
 	}
-	if in := a.req.cfg.Way.Stats().InFlight + a.req.cfg.Intake.Stats().InFlight; in != 0 || !a.req.Idle() || a.req.Reads() != 0 {
+	if in := a.req.cfg.Path.Stats().InFlight + a.req.cfg.Intake.Stats().InFlight; in != 0 || !a.req.Idle() || a.req.Reads() != 0 {
 		a.t.Errorf("%d bytes in flight at the end, idle %v, %d READs", in, a.req.Idle(), a.req.Reads())
 	}
 	return a.ids

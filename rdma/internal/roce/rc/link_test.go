@@ -52,7 +52,7 @@ func newLinkWith(t testing.TB, seed uint64, f lossy.Faults, cfg RequesterParams)
 			g.mem[j] = byte(j * (i + 3))
 		}
 		cfg.RemoteQPN, cfg.PSN, cfg.Depth, cfg.MaxRead, cfg.RNRRetries = 1, psn[i], 4, maxRead, Forever
-		cfg.Way, cfg.Intake = NewPath(cfg.MTU.Bytes()), NewIntake(cfg.MTU.Bytes(), 64<<10)
+		cfg.Path, cfg.Intake = NewPath(cfg.MTU.Bytes()), NewIntake(cfg.MTU.Bytes(), 64<<10)
 		l.ends[i] = &end{rig: g, req: NewRequester(g.qp, cfg)}
 		connect(t, g.qp)
 	}
@@ -290,7 +290,7 @@ func (l *link) exercise(bufferless bool) {
 
 func (l *link) check(i int, e *end) {
 	t := l.t
-	if in := e.req.cfg.Way.Stats().InFlight + e.req.cfg.Intake.Stats().InFlight; in != 0 {
+	if in := e.req.cfg.Path.Stats().InFlight + e.req.cfg.Intake.Stats().InFlight; in != 0 {
 		t.Errorf("end %d: %d bytes are still in flight", i, in)
 	}
 	if e.req.Err() != nil || e.Err() != nil || !e.req.Idle() || e.req.Reads() != 0 {

@@ -105,24 +105,24 @@ func TestLateAnswer(t *testing.T) {
 	}
 	ask(0)
 	a.answer(packet.Acknowledge, 0xfffffe, packet.ACK, nil, time.Millisecond)
-	if got := a.req.Trip(); got != time.Millisecond {
+	if got := a.req.RTT(); got != time.Millisecond {
 		t.Fatalf("a round trip of %v", got)
 	}
 	ask(time.Second)
 	at, ok := a.req.Deadline()
-	if !ok || at != time.Second+leastProbe {
+	if !ok || at != time.Second+minProbe {
 		t.Fatalf("deadline %v, %v", at, ok)
 	}
 	a.req.Tick(at)
 	if got := a.sent(at); got != "SEND Only @ffffff" || a.req.Stats().Probes != 1 || a.req.Stats().Timeouts != 0 {
 		t.Errorf("sent %q, %+v", got, a.req.Stats())
 	}
-	if again, _ := a.req.Deadline(); again != time.Second+2*leastProbe {
+	if again, _ := a.req.Deadline(); again != time.Second+2*minProbe {
 		t.Errorf("then %v", again)
 	}
 	a.answer(packet.Acknowledge, 0xffffff, packet.ACK, nil, 2*time.Second)
-	if _, ok := a.req.Deadline(); ok || !a.req.Idle() || a.req.Trip() != time.Millisecond {
-		t.Errorf("idle %v, a round trip of %v: that of a packet sent twice counts", a.req.Idle(), a.req.Trip())
+	if _, ok := a.req.Deadline(); ok || !a.req.Idle() || a.req.RTT() != time.Millisecond {
+		t.Errorf("idle %v, a round trip of %v: that of a packet sent twice counts", a.req.Idle(), a.req.RTT())
 	}
 }
 
@@ -155,9 +155,9 @@ func TestLargePacketsAreDropped(t *testing.T) {
 	}
 }
 
-// A notice of congestion halves what is in flight, once per round trip, and as losses do; it
-// means nothing to who has nothing in flight.
-func TestNotices(t *testing.T) {
+// TestCNP: a congestion notification packet halves what is in flight, once per round trip, and as losses do;
+// it means nothing while nothing is in flight.
+func TestCNP(t *testing.T) {
 	p := NewPath(unit)
 	p.moved(0, firstFlight/unit/2)
 	p.answered(0, 100*time.Microsecond)
@@ -188,17 +188,17 @@ func TestNotices(t *testing.T) {
 	}
 
 	a := newAsker(t, func(c *RequesterParams) { c.MTU = packet.MTU256 })
-	if a.req.Congested(0) {
+	if a.req.ReceiveCNP(0) {
 		t.Error("with nothing in flight it is obeyed")
 	}
 	a.queue(t, verbs.OpSend, 0, 5*256)
 	a.sent(0)
 	before := a.req.Window()
-	if !a.req.Congested(0) || a.req.Window() != before/2 {
+	if !a.req.ReceiveCNP(0) || a.req.Window() != before/2 {
 		t.Errorf("a window of %d, then %d", before, a.req.Window())
 	}
 	for range 100 {
-		a.req.Congested(0)
+		a.req.ReceiveCNP(0)
 	}
 	if a.req.Err() != nil || a.req.Window() != minWindow {
 		t.Errorf("%v, a window of %d", a.req.Err(), a.req.Window())
@@ -209,7 +209,7 @@ func TestNotices(t *testing.T) {
 // 537, and then answers all: nothing is taken for lost, and nothing but single packets was sent again.
 func TestPauseIsNoLoss(t *testing.T) {
 	way := NewPath(256)
-	a := newAsker(t, func(c *RequesterParams) { c.AckTimeout, c.Retries, c.Way = 537*time.Millisecond, 0, way })
+	a := newAsker(t, func(c *RequesterParams) { c.AckTimeout, c.Retries, c.Path = 537*time.Millisecond, 0, way })
 	a.queue(t, verbs.OpSend, 0, 1)
 	a.sent(0)
 	a.answer(packet.Acknowledge, firstPSN, packet.ACK, nil, time.Millisecond)

@@ -26,9 +26,9 @@ type RequesterParams struct {
 	AckTimeout time.Duration
 	Retries    int // timeouts and NAKs for lost packets in a row, without any progress
 	RNRRetries int // RNR NAKs in a row; Forever means what it says
-	// Way is the way to the peer, Intake that of the answers to READs to this side's socket.
+	// Path is the way to the peer, Intake that of the answers to READs to this side's socket.
 	// nil: nobody shares them.
-	Way, Intake *Path
+	Path, Intake *Path
 	// Local executes a request that does not go to the wire. Everything before it has
 	// been answered.
 	Local func(*verbs.WQE) verbs.Status
@@ -59,7 +59,7 @@ type Requester struct {
 	await  uint64   // packets of their answers that have been asked for and not come
 
 	window  window
-	trip    trip
+	rtt     rtt
 	carried uint64    // the largest payload of a packet that has been answered, bytes
 	noted   [2]uint64 // packets in flight as the Path to the peer knows them, and Intake
 	retries int
@@ -138,12 +138,11 @@ func (r *Requester) Err() error { return r.err }
 // Stats returns the counters.
 func (r *Requester) Stats() RequesterStats { return r.stats }
 
-// Window is how many packets may be in flight, Trip the smoothed round trip; 0: not
-// measured yet.
+// Window is how many packets may be in flight.
 func (r *Requester) Window() int { return r.window.size() }
 
-// Trip is described at Window.
-func (r *Requester) Trip() time.Duration { return r.trip.mean }
+// RTT is the smoothed round-trip time; 0: not measured yet.
+func (r *Requester) RTT() time.Duration { return r.rtt.srtt }
 
 // Reads is the number of requests of READs and atomics in flight.
 func (r *Requester) Reads() int { return r.reads }
@@ -184,7 +183,7 @@ func (r *Requester) Next(o *Outgoing, now time.Duration) bool {
 			continue
 		}
 		psn := *r.start(r.cur.i) + r.cur.off/r.mtu
-		if psn >= r.una+uint64(r.window.size()) || r.halt.err != nil && psn >= r.halt.from || r.trip.probing && psn > r.una {
+		if psn >= r.una+uint64(r.window.size()) || r.halt.err != nil && psn >= r.halt.from || r.rtt.probing && psn > r.una {
 			return false
 		}
 		if psn == r.top && !r.room(e) {
@@ -210,12 +209,12 @@ func (r *Requester) room(e *verbs.WQE) bool {
 	if e.Op == verbs.OpRead {
 		return r.cfg.Intake == nil || r.cfg.Intake.allows(r.await)
 	}
-	return r.cfg.Way == nil || r.cfg.Way.allows(r.top-r.una-r.await)
+	return r.cfg.Path == nil || r.cfg.Path.allows(r.top-r.una-r.await)
 }
 
 // note tells the paths what is in flight.
 func (r *Requester) note() {
-	if w := r.cfg.Way; w != nil {
+	if w := r.cfg.Path; w != nil {
 		out := r.top - r.una - r.await
 		w.moved(r.noted[0], out)
 		r.noted[0] = out
@@ -230,7 +229,7 @@ func (r *Requester) note() {
 func (r *Requester) Leave() {
 	r.una, r.await = r.top, 0
 	r.note()
-	r.cfg.Way, r.cfg.Intake = nil, nil
+	r.cfg.Path, r.cfg.Intake = nil, nil
 }
 
 // begin starts the next entry of the queue; false when it has to wait.
@@ -333,13 +332,13 @@ func (r *Requester) build(o *Outgoing, e *verbs.WQE, psn uint64, now time.Durati
 		r.cur.off += (behind - psn) * r.mtu
 	}
 	// An answer is asked for at the end of a message, and twice in a window.
-	if behind-r.asked >= uint64(max(1, r.window.size()/2)) || r.trip.probing {
+	if behind-r.asked >= uint64(max(1, r.window.size()/2)) || r.rtt.probing {
 		p.AckReq = true
 	}
 	if p.AckReq {
 		r.asked = behind
 		if fresh {
-			r.trip.begin(psn, now)
+			r.rtt.begin(psn, now)
 		}
 	}
 	r.note()

@@ -56,8 +56,8 @@ func (r *Requester) acknowledge(p *packet.Packet, psn uint64, now time.Duration)
 			r.fail(psn, verbs.StatusRNRRetryExceeded, &Exceeded{RNR: true, Retries: r.cfg.RNRRetries})
 			return
 		}
-		r.trip.repeated()
-		r.back()
+		r.rtt.abandon()
+		r.rewind()
 		r.rnrEnd = now + s.Timer().Duration()
 	case s == packet.NAKSequence:
 		if !r.advance(psn, now) {
@@ -121,8 +121,8 @@ func (r *Requester) progress(psn uint64, now time.Duration) {
 	r.window.answered(int(n))
 	r.una, r.since = psn, now
 	r.retries, r.rnrs = 0, 0
-	took := r.trip.answered(psn, now)
-	if w := r.cfg.Way; w != nil {
+	took := r.rtt.answered(psn, now)
+	if w := r.cfg.Path; w != nil {
 		w.answered(n, took)
 	}
 	r.note()
@@ -156,15 +156,15 @@ func (r *Requester) silent() *Exceeded {
 // lost takes the window, and the bound of the way, down.
 func (r *Requester) lost(now time.Duration) {
 	r.window.lost()
-	if w := r.cfg.Way; w != nil {
+	if w := r.cfg.Path; w != nil {
 		w.lost(now)
 	}
 }
 
-// Congested takes a notice of congestion (CNP, annex A17.9.3): routers have marked packets of
+// ReceiveCNP takes a congestion notification packet (annex A17.9.3): routers have marked packets of
 // this side. It reports whether less may be in flight now.
-func (r *Requester) Congested(now time.Duration) bool {
-	if r.err != nil || r.Idle() || r.cfg.Way != nil && !r.cfg.Way.congested(now) {
+func (r *Requester) ReceiveCNP(now time.Duration) bool {
+	if r.err != nil || r.Idle() || r.cfg.Path != nil && !r.cfg.Path.congested(now) {
 		return false
 	}
 	r.window.lost()
@@ -186,12 +186,12 @@ func (r *Requester) gap(now time.Duration) {
 // forward takes the position past what has been answered since it was taken back.
 func (r *Requester) forward() {
 	if r.cur.i != r.qp.SQ.Next && *r.start(r.cur.i)+r.cur.off/r.mtu < r.una {
-		r.back()
+		r.rewind()
 	}
 }
 
-// back takes the position to the oldest packet without an answer.
-func (r *Requester) back() {
+// rewind takes the position back to the oldest packet without an answer (go-back-N).
+func (r *Requester) rewind() {
 	q := &r.qp.SQ
 	for i := q.Head; i != q.Next; i++ {
 		if e := q.At(i); e.End > r.una && !e.Done {
@@ -210,8 +210,8 @@ func (r *Requester) retry(now time.Duration) {
 		return
 	}
 	r.since = now
-	r.trip.repeated()
-	r.back()
+	r.rtt.abandon()
+	r.rewind()
 }
 
 // Deadline is when Tick is to be called next; false: never, as things are.
@@ -221,8 +221,8 @@ func (r *Requester) Deadline() (time.Duration, bool) {
 	case r.rnrEnd != 0:
 		return r.rnrEnd, true
 	case r.una != r.top && r.cfg.AckTimeout != 0:
-		if late := r.trip.late(r.cfg.AckTimeout); late != 0 {
-			return r.since + late, true
+		if d := r.rtt.probeAfter(r.cfg.AckTimeout); d != 0 {
+			return r.since + d, true
 		}
 		return r.since + r.cfg.AckTimeout, true
 	}
@@ -237,13 +237,11 @@ func (r *Requester) Tick(now time.Duration) {
 	case !ok || now < at:
 	case r.rnrEnd != 0:
 		r.rnrEnd, r.since = 0, now
-	case r.trip.late(r.cfg.AckTimeout) != 0:
+	case r.rtt.probeAfter(r.cfg.AckTimeout) != 0:
 		r.stats.Probes++
-		r.trip.probes++
-		r.trip.repeated()
-		r.trip.probing = true
+		r.rtt.probe()
 		r.implied = 0
-		r.back()
+		r.rewind()
 	default:
 		r.stats.Timeouts++
 		r.implied = 0

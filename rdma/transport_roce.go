@@ -28,10 +28,13 @@ func (*overUDP) attr(a *DeviceAttr) {
 }
 
 func (t *overUDP) attach(qp *QP) error {
-	if qp.cfg.Type == TypeRC {
-		return roce.New(&t.dev, &qp.v)
+	switch qp.cfg.Type {
+	case TypeUC:
+		return roce.NewUC(&t.dev, &qp.v)
+	case TypeUD:
+		return roce.NewUD(&t.dev, &qp.v)
 	}
-	return roce.NewUnreliable(&t.dev, &qp.v, qp.cfg.Type == TypeUD)
+	return roce.NewRC(&t.dev, &qp.v)
 }
 
 func (*overUDP) retire(qp *QP) { roceOf(qp).Retire() }

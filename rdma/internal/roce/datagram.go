@@ -1,7 +1,6 @@
 package roce
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -120,7 +119,8 @@ func (u *Unreliable) LeaveGroup(group netip.Addr) error {
 	return nil
 }
 
-// Lookup asks for the queue pair behind a port of rdma_cm's for datagrams, and waits for timeout at most.
+// Lookup asks for the queue pair behind an address and rdma_cm port for datagrams (SIDR), and waits for
+// timeout at most.
 func (u *Unreliable) Lookup(ctx context.Context, to netip.AddrPort, private []byte, timeout time.Duration) (*cm.LookupAnswer, error) {
 	hp, err := u.readyPort()
 	if err == nil {
@@ -129,16 +129,16 @@ func (u *Unreliable) Lookup(ctx context.Context, to netip.AddrPort, private []by
 	if err != nil {
 		return nil, err
 	}
-	short, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("%w: %v; is UDP port 4791 open there, both ways, and somebody behind it?", verbs.ErrTimeout, timeout))
+	short, cancel := within(ctx, timeout)
 	defer cancel()
-	a, err := hp.CM().Resolve(short, to.Addr(), &cm.Lookup{Service: mad.ServiceOf(mad.ProtocolUDP, to.Port()), SrcPort: askerPort(), Private: private})
+	a, err := hp.CM().Resolve(short, to.Addr(), &cm.Lookup{Service: mad.ServiceOf(mad.ProtocolUDP, to.Port()), SrcPort: sourcePort(), Private: private})
 	if err != nil {
-		return nil, hp.deaf(mad.GSIQPN, err)
+		return nil, hp.explain(mad.GSIQPN, err)
 	}
 	return a, nil
 }
 
-// Service answers lookups of one port of rdma_cm's for datagrams.
+// Service answers lookups of one rdma_cm port for datagrams.
 type Service struct {
 	port *hostPort
 	at   netip.AddrPort
@@ -150,18 +150,14 @@ func (d *Device) Serve(at netip.AddrPort, f func(netip.AddrPort, *cm.Lookup) cm.
 	if err != nil {
 		return nil, err
 	}
-	const tries = 64
-	for try := 0; ; try++ {
-		to := cmp.Or(at.Port(), servicePort())
-		s := &Service{hp, netip.AddrPortFrom(hp.Addr(), to)}
-		err := hp.CM().Serve(mad.ServiceOf(mad.ProtocolUDP, to), func(l *cm.Lookup) cm.LookupAnswer { return f(s.at, l) })
-		if err == nil {
-			return s, nil
-		}
-		if at.Port() != 0 || try == tries {
-			return nil, err
-		}
+	port, err := bind(at.Port(), func(port uint16) error {
+		at := netip.AddrPortFrom(hp.Addr(), port)
+		return hp.CM().Serve(mad.ServiceOf(mad.ProtocolUDP, port), func(l *cm.Lookup) cm.LookupAnswer { return f(at, l) })
+	})
+	if err != nil {
+		return nil, err
 	}
+	return &Service{hp, netip.AddrPortFrom(hp.Addr(), port)}, nil
 }
 
 // Addr is where it answers.

@@ -3,14 +3,17 @@
 // or an end for datagrams without acknowledgements. What ties their parts together:
 //
 //	host        UDP port 4791 of an address, which all devices of the process share
-//	start       connection manager: who asks whom, for what, and what was agreed on
+//	connect     the active side of a connection, and connections made without the manager
+//	listen      the passive side
+//	start       what a connection is made of, once both sides have agreed
+//	ports       the ports of rdma_cm, which name services within an address
 //	base        number, goroutine, statistics: what all of them have
 //	life        the goroutine of a queue pair: handlers, events, and the end
 //	pump        packets in, packets out: the machines of rc between port and queues
 //	unreliable, connection, datagram   the same for those of uc and ud; lookups and groups
 //	teardown    how a reliable connection ends
 //	paths       the ways to peers, which the connections of a port share
-//	congestion  marks of routers, and what the peer is told of them
+//	congestion  ECN marks of routers, and the CNPs that tell the peer of them
 //	counters    what the queue pairs of a port have done
 //
 // # Who runs what

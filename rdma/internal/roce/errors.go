@@ -35,11 +35,11 @@ func (qp *QP) cause(err error) error {
 	if qp.unsent != nil && errors.Is(err, verbs.ErrTimeout) {
 		return fmt.Errorf("%w; the last packet could not be sent: %w", err, qp.unsent)
 	}
-	return qp.port.deaf(qp.Num, err)
+	return qp.port.explain(qp.Num, err)
 }
 
-// deaf is err with why nothing is received for a queue pair, if a peer is said not to have answered.
-func (hp *hostPort) deaf(qpn uint32, err error) error {
+// explain adds to a time-out why nothing is received for a queue pair, if that is known.
+func (hp *hostPort) explain(qpn uint32, err error) error {
 	if rerr := hp.RecvErr(qpn); rerr != nil && errors.Is(err, verbs.ErrTimeout) {
 		return fmt.Errorf("%w; nothing can be received: %w", err, rerr)
 	}

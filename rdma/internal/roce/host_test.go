@@ -41,13 +41,13 @@ func TestInterfaceOfAddress(t *testing.T) {
 	}
 }
 
-// Whoever asks a peer has a port of his own, as long as there are any: a service that gives each asker
-// a queue pair takes one who comes from the same port for one who asks again.
-func TestAskersDiffer(t *testing.T) {
+// TestSourcePortsDiffer: each requester has a port of its own, as long as there are any. A service that gives
+// each requester a queue pair takes a request from the same port for a repeated one.
+func TestSourcePortsDiffer(t *testing.T) {
 	seen := map[uint16]bool{}
-	for range 1<<16 - firstPort {
-		p := askerPort()
-		if p < firstPort || seen[p] {
+	for range 1<<16 - firstEphemeral {
+		p := sourcePort()
+		if p < firstEphemeral || seen[p] {
 			t.Fatalf("port %d, the %dth", p, len(seen)+1)
 		}
 		seen[p] = true

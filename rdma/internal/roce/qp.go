@@ -24,9 +24,9 @@ type QP struct {
 	ackDelayed time.Duration // since when an acknowledgement waits for the loop to send it; 0: none does
 }
 
-// New makes the engine of a queue pair that is not connected, and makes itself known to
-// it. The number of the queue pair comes from here.
-func New(d *Device, v *verbs.QP) error {
+// NewRC makes the engine of a queue pair of the type RC that is not connected, and makes
+// itself known to it. The number of the queue pair comes from here.
+func NewRC(d *Device, v *verbs.QP) error {
 	qp := &QP{}
 	if err := qp.init(d, v, qp); err != nil {
 		return err

@@ -36,9 +36,13 @@ type Unreliable struct {
 	qkey   uint32
 }
 
-// NewUnreliable is New for the types UC and UD.
-func NewUnreliable(d *Device, v *verbs.QP, datagrams bool) error {
-	u := &Unreliable{datagrams: datagrams}
+// NewUC is NewRC for the type UC.
+func NewUC(d *Device, v *verbs.QP) error { return newUnreliable(d, v, &Unreliable{}) }
+
+// NewUD is NewRC for the type UD.
+func NewUD(d *Device, v *verbs.QP) error { return newUnreliable(d, v, &Unreliable{datagrams: true}) }
+
+func newUnreliable(d *Device, v *verbs.QP, u *Unreliable) error {
 	if err := u.init(d, v, u); err != nil {
 		return err
 	}

@@ -27,14 +27,14 @@ func (r *request) abandon(err error) {
 	}
 	if r.state == reqQueued {
 		q.waiting.remove(r)
-		q.moveRequest(r, reqRunning)
+		q.moveRequestLocked(r, reqRunning)
 	}
 	r.cancel = err
 	var ids []uint16
 	if r.parts == 0 {
-		q.finish(r)
+		q.finishLocked(r)
 	}
-	q.drop(func(c *command) bool { return c.req == r }, err)
+	q.dropLocked(func(c *command) bool { return c.req == r }, err)
 	for i := range q.cmds {
 		if c := &q.cmds[i]; c.state == cmdSent && c.req == r {
 			c.abort = err
@@ -62,15 +62,15 @@ func (r *request) lock() *queue {
 	}
 }
 
-// drop ends commands that are waiting to be sent again.
-func (q *queue) drop(match func(*command) bool, err error) {
+// dropLocked ends commands that are waiting to be sent again.
+func (q *queue) dropLocked(match func(*command) bool, err error) {
 	var keep commands
 	for q.resend.head != nil {
 		if c := q.resend.pop(); match(c) {
 			if c.tries > 0 {
-				q.unknown(c.req)
+				q.unknownLocked(c.req)
 			}
-			q.ended(c, err)
+			q.endedLocked(c, err)
 		} else {
 			keep.push(c)
 		}
@@ -79,13 +79,13 @@ func (q *queue) drop(match func(*command) bool, err error) {
 	for i := range q.cmds {
 		if c := &q.cmds[i]; c.state == cmdDelayed && match(c) {
 			q.delayed--
-			q.ended(c, err)
+			q.endedLocked(c, err)
 		}
 	}
 }
 
-// unknown takes note that r, if it has been cancelled, may yet be carried out.
-func (q *queue) unknown(r *request) {
+// unknownLocked takes note that r, if it has been cancelled, may yet be carried out.
+func (q *queue) unknownLocked(r *request) {
 	if r.cancel != nil && (r.op.changes || !r.op.repeatable) {
 		q.stats.OutcomeUnknown++
 		r.cancel = blockio.Unknown(r.cancel)
@@ -96,15 +96,15 @@ func (q *queue) unknown(r *request) {
 func (q *queue) forget(n *Namespace) {
 	q.mu.Lock()
 	defer q.unlock()
-	q.drop(func(c *command) bool { return c.req.ns == n }, blockio.ErrClosed)
+	q.dropLocked(func(c *command) bool { return c.req.ns == n }, blockio.ErrClosed)
 	for r := q.waiting.First(); r != nil; {
 		next := r.node.Next()
 		if r.ns == n {
 			q.waiting.remove(r)
-			q.moveRequest(r, reqRunning)
+			q.moveRequestLocked(r, reqRunning)
 			r.cancel = blockio.ErrClosed
 			if r.parts == 0 {
-				q.finish(r)
+				q.finishLocked(r)
 			}
 		}
 		r = next

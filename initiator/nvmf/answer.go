@@ -10,8 +10,8 @@ import (
 	"softiser/internal/nvme"
 )
 
-// answered takes the answer to a command of a request.
-func (q *queue) answered(c *command) {
+// answeredLocked takes the answer to a command of a request.
+func (q *queue) answeredLocked(c *command) {
 	r := c.req
 	s := c.CQE.Status()
 	err := c.Err
@@ -21,24 +21,24 @@ func (q *queue) answered(c *command) {
 	again := errors.Is(err, nvme.ErrDataDigest) || c.Err == nil && retryable(s) && !(q.a.cfg.Path && errors.Is(err, blockio.ErrInaccessible))
 	switch {
 	case c.abort != nil:
-		q.ended(c, c.abort)
+		q.endedLocked(c, c.abort)
 	case err == nil && c.ToHost() && int64(c.Received) < c.n:
-		q.ended(c, fmt.Errorf("%w: %d of %d", ErrShort, c.Received, c.n))
+		q.endedLocked(c, fmt.Errorf("%w: %d of %d", ErrShort, c.Received, c.n))
 	case err == nil:
-		q.count(c)
-		q.ended(c, nil)
-	case again && c.SQE.Fuse() == nvme.FuseNone && r.cancel == nil && q.mayRetry(c):
-		q.delay(c)
+		q.countLocked(c)
+		q.endedLocked(c, nil)
+	case again && c.SQE.Fuse() == nvme.FuseNone && r.cancel == nil && q.mayRetryLocked(c):
+		q.delayLocked(c)
 	default:
 		if r.Op == blockio.OpWriteZeroes && errors.Is(err, blockdev.ErrNotSupported) {
 			r.ns.noZeroes()
 		}
-		q.ended(c, err)
+		q.endedLocked(c, err)
 	}
 }
 
-// count takes a success into the account.
-func (q *queue) count(c *command) {
+// countLocked counts what a command that has succeeded has moved.
+func (q *queue) countLocked(c *command) {
 	r := c.req
 	switch {
 	case c.ToHost():
@@ -58,7 +58,8 @@ const (
 	digestTries = 5
 )
 
-func (q *queue) mayRetry(c *command) bool {
+// mayRetryLocked reports whether a command that has failed for now may be sent again.
+func (q *queue) mayRetryLocked(c *command) bool {
 	if c.Err != nil {
 		return c.tries < digestTries
 	}
@@ -66,9 +67,9 @@ func (q *queue) mayRetry(c *command) bool {
 	return limit < 0 || q.a.pulse.now.Load()-c.first < int64(limit)
 }
 
-// delay sends a command again a little later.
-func (q *queue) delay(c *command) {
-	q.moveCommand(c, cmdDelayed)
+// delayLocked sends a command again a little later.
+func (q *queue) delayLocked(c *command) {
+	q.moveCommandLocked(c, cmdDelayed)
 	c.tries++
 	q.delayed++
 	q.stats.Retries++
@@ -86,39 +87,39 @@ func (q *queue) wake() {
 		q.delayed = 0
 		for i := range q.cmds {
 			if c := &q.cmds[i]; c.state == cmdDelayed {
-				q.moveCommand(c, cmdResend)
+				q.moveCommandLocked(c, cmdResend)
 				q.resend.push(c)
 			}
 		}
-		q.pump()
+		q.pumpLocked()
 	}
 	q.unlock()
 	q.kick()
 }
 
-// ended gives a command's slot back, and with its last command ends its request.
-func (q *queue) ended(c *command, err error) {
+// endedLocked gives a command's slot back. The last command of a request ends the request.
+func (q *queue) endedLocked(c *command, err error) {
 	r := c.req
 	if other := c.fused; other != nil {
 		other.fused = nil
 	}
-	q.put(c)
+	q.putLocked(c)
 	if err != nil && (r.cancel == nil || onlyFollows(r.cancel)) {
 		r.cancel = err
 		if r.state == reqQueued { // the request has more commands to send: they are not sent
 			q.waiting.remove(r)
-			q.moveRequest(r, reqRunning)
+			q.moveRequestLocked(r, reqRunning)
 		}
 	}
 	if r.parts--; r.parts > 0 {
 		return
 	}
 	if r.cancel != nil {
-		q.finish(r)
+		q.finishLocked(r)
 		return
 	}
-	if r.issued == r.total && !q.settle(r) {
-		q.finish(r)
+	if r.issued == r.total && !q.settleLocked(r) {
+		q.finishLocked(r)
 	}
 }
 
@@ -129,9 +130,9 @@ func onlyFollows(err error) bool {
 	return errors.As(err, &se) && se.Status == uint16(nvme.AbortedFailedFused)
 }
 
-// settle gives a request whose commands have all succeeded its next phase; false: it has
+// settleLocked gives a request whose commands have all succeeded its next phase; false: it has
 // ended, with r.cancel as its error.
-func (q *queue) settle(r *request) bool {
+func (q *queue) settleLocked(r *request) bool {
 	switch {
 	case r.phase == flushNone:
 		if r.Op == blockio.OpFlush {
@@ -151,7 +152,7 @@ func (q *queue) settle(r *request) bool {
 		r.sync.Cover()
 		return false
 	}
-	q.moveRequest(r, reqQueued)
+	q.moveRequestLocked(r, reqQueued)
 	q.waiting.push(r)
 	return true
 }

@@ -300,8 +300,11 @@ func (a *Association) atRest() bool {
 	return !slices.ContainsFunc(a.io, func(q *queue) bool { return !q.atRest() })
 }
 
-// path returns the queue for a request that has none yet: in turn.
-func (a *Association) path() *queue { q := a.granted(); return q[int(a.turn.Add(1)%uint32(len(q)))] }
+// nextQueue is the queue for a request that has none yet: they take turns.
+func (a *Association) nextQueue() *queue {
+	q := a.granted()
+	return q[int(a.turn.Add(1)%uint32(len(q)))]
+}
 
 // Stats adds up the counters of the queues.
 func (a *Association) Stats() blockio.Stats {

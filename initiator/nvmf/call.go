@@ -29,13 +29,13 @@ func (q *queue) run(ctx context.Context, set func(*nvme.SQE), data []byte) (nvme
 	}
 	var c *command
 	if q.id == 0 {
-		c = q.take()
+		c = q.takeLocked()
 	} else if last := &q.cmds[len(q.cmds)-1]; last.state == cmdFree {
 		c = last
 	}
 	if q.tr == nil || c == nil {
 		if c != nil {
-			q.put(c)
+			q.putLocked(c)
 		}
 		q.mu.Unlock()
 		return nvme.CQE{}, errLost
@@ -46,7 +46,7 @@ func (q *queue) run(ctx context.Context, set func(*nvme.SQE), data []byte) (nvme
 		c.segs = append(c.segs, data)
 	}
 	c.Data = c.segs
-	q.send(c)
+	q.sendLocked(c)
 	tr := q.tr
 	q.mu.Unlock()
 	tr.Push()

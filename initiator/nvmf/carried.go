@@ -201,7 +201,7 @@ func (q *queue) takeUp(k *carriedQueue, from *CarriedAssociation, i int) error {
 	q.proves = k.Proves
 	var c *command
 	if k.Event != nil {
-		c = q.sentBefore((*nvme.SQE)(k.Event))
+		c = q.sentBeforeLocked((*nvme.SQE)(k.Event))
 		q.a.asked = c.call
 	}
 	q.mu.Unlock()
@@ -212,8 +212,8 @@ func (q *queue) takeUp(k *carriedQueue, from *CarriedAssociation, i int) error {
 	return err
 }
 
-// sentBefore makes the command of a call that another process has sent. The caller holds q.mu.
-func (q *queue) sentBefore(e *nvme.SQE) *command {
+// sentBeforeLocked makes the command of a call that another process has sent.
+func (q *queue) sentBeforeLocked(e *nvme.SQE) *command {
 	c := &q.cmds[e.CID()%nvme.MaxHostEntries]
 	for at := &q.free; *at != nil; at = &(*at).next {
 		if *at == c {
@@ -222,7 +222,7 @@ func (q *queue) sentBefore(e *nvme.SQE) *command {
 		}
 	}
 	c.next, c.SQE, c.call = nil, *e, &call{done: make(chan struct{})}
-	q.moveCommand(c, cmdSent)
+	q.moveCommandLocked(c, cmdSent)
 	q.sent++
 	return c
 }

@@ -28,9 +28,9 @@ func TestKeepAliveInTime(t *testing.T) {
 			k := &keeper{a: a}
 			k.begin()
 			answer := func(sentAt int64) {
-				c := q.take()
+				c := q.takeLocked()
 				c.call = &call{done: make(chan struct{})}
-				q.moveCommand(c, cmdSent)
+				q.moveCommandLocked(c, cmdSent)
 				c.sentAt = sentAt
 				q.sent++
 				q.Completed(&c.HostCommand)

@@ -20,7 +20,7 @@ func (q *queue) Ended(err error) {
 			w := c.call
 			w.err = errLost
 			q.sent--
-			q.put(c)
+			q.putLocked(c)
 			close(w.done)
 		}
 	}
@@ -61,20 +61,20 @@ func (q *queue) retire() {
 		case c.state == cmdFree:
 			continue
 		case c.abort == blockio.ErrTimeout:
-			q.ended(c, blockio.ErrTimeoutUnknown)
+			q.endedLocked(c, blockio.ErrTimeoutUnknown)
 		case c.abort != nil:
-			q.unknown(c.req)
-			q.ended(c, c.abort)
+			q.unknownLocked(c.req)
+			q.endedLocked(c, c.abort)
 		case c.req.cancel != nil:
-			q.ended(c, c.req.cancel)
+			q.endedLocked(c, c.req.cancel)
 		case c.req.ns.closed.Load():
-			q.ended(c, blockio.ErrClosed) // nobody looks whether the namespace is the same
+			q.endedLocked(c, blockio.ErrClosed) // nobody looks whether the namespace is the same
 		case c.state == cmdSent && !c.req.op.repeatable && c.req.phase != flushNow:
 			q.stats.OutcomeUnknown++
-			q.ended(c, blockio.ErrOutcomeUnknown)
+			q.endedLocked(c, blockio.ErrOutcomeUnknown)
 		case c.state == cmdSent && c.tries > 0 && q.a.cfg.CtrlLossTimeout > 0 && q.a.pulse.now.Load()-c.first > int64(q.a.cfg.CtrlLossTimeout):
 			// It may be what kills the controller.
-			q.ended(c, fmt.Errorf("%w: the connection was lost %d times while %s was outstanding", blockio.ErrSessionLost, c.tries+1, c.req.op.name))
+			q.endedLocked(c, fmt.Errorf("%w: the connection was lost %d times while %s was outstanding", blockio.ErrSessionLost, c.tries+1, c.req.op.name))
 		default:
 			if c.state == cmdSent { // else no connection has been lost with it
 				c.tries++
@@ -85,7 +85,7 @@ func (q *queue) retire() {
 	slices.SortFunc(again, func(a, b *command) int { return int(int64(a.order - b.order)) })
 	q.resend, q.delayed, q.sent = commands{}, 0, 0
 	for _, c := range again {
-		q.moveCommand(c, cmdResend)
+		q.moveCommandLocked(c, cmdResend)
 		q.resend.push(c)
 	}
 }
@@ -95,7 +95,7 @@ func (q *queue) retire() {
 // and so are they as a whole.
 func (q *queue) vacate() (n int) {
 	for {
-		to := q.a.path()
+		to := q.a.nextQueue()
 		if to == q {
 			return n // the association has been made again meanwhile, with more queues
 		}
@@ -112,14 +112,14 @@ func (q *queue) vacate() (n int) {
 			return n
 		}
 		if r.cancel != nil {
-			q.drop(func(c *command) bool { return c.req == r }, r.cancel)
+			q.dropLocked(func(c *command) bool { return c.req == r }, r.cancel)
 			to.mu.Unlock()
 			q.unlock()
 			continue
 		}
-		q.release(r)
+		q.releaseLocked(r)
 		r.restart(q.a.losses.Load())
-		to.moveRequest(r, reqQueued)
+		to.moveRequestLocked(r, reqQueued)
 		r.queue.Store(to)
 		to.waiting.push(r)
 		n++
@@ -137,15 +137,15 @@ func lockBoth(a, b *queue) {
 	b.mu.Lock()
 }
 
-// release takes a request out of a queue whose connection has gone.
-func (q *queue) release(r *request) {
+// releaseLocked takes a request out of a queue whose connection has gone.
+func (q *queue) releaseLocked(r *request) {
 	if r.state == reqQueued {
 		q.waiting.remove(r)
 	}
 	var keep commands
 	for q.resend.head != nil {
 		if c := q.resend.pop(); c.req == r {
-			q.put(c)
+			q.putLocked(c)
 		} else {
 			keep.push(c)
 		}
@@ -178,9 +178,9 @@ func (q *queue) refit() {
 		}
 	}
 	for _, r := range long { // what was outstanding of them is repeatable, and so are they as a whole
-		q.release(r)
+		q.releaseLocked(r)
 		r.restart(q.a.losses.Load())
-		q.moveRequest(r, reqQueued)
+		q.moveRequestLocked(r, reqQueued)
 		q.waiting.push(r)
 	}
 }
@@ -202,7 +202,7 @@ func (q *queue) flow() (replayed int) {
 		replayed++
 	}
 	q.stats.Replayed += uint64(replayed)
-	q.pump()
+	q.pumpLocked()
 	q.unlock()
 	q.kick()
 	return replayed
@@ -216,12 +216,12 @@ func (q *queue) fail(err error) {
 	q.resend, q.delayed = commands{}, 0
 	for i := range q.cmds {
 		if c := &q.cmds[i]; c.state != cmdFree && c.req != nil {
-			q.ended(c, err)
+			q.endedLocked(c, err)
 		}
 	}
 	for r := q.waiting.First(); r != nil; r = q.waiting.First() {
 		q.waiting.remove(r)
 		r.cancel = err
-		q.finish(r)
+		q.finishLocked(r)
 	}
 }

@@ -296,12 +296,12 @@ func (n *Namespace) enqueue(s *request) *queue {
 	for {
 		q := s.queue.Load()
 		q.mu.Lock()
-		ok := q.enqueue(s)
+		ok := q.enqueueLocked(s)
 		q.unlock()
 		if ok {
 			return q
 		}
-		s.queue.Store(n.a.path())
+		s.queue.Store(n.a.nextQueue())
 	}
 }
 
@@ -312,7 +312,7 @@ func (n *Namespace) prepare(r *blockio.Request) *request {
 		r.Err = blockio.ErrClosed
 	} else if !n.begin(s) {
 		if q := s.queue.Load(); q == nil || q.a != n.a {
-			s.queue.Store(n.a.path())
+			s.queue.Store(n.a.nextQueue())
 		}
 		return s
 	}

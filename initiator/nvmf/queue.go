@@ -18,8 +18,9 @@ type queue struct {
 	// busy says that an up-call is under way whose goroutine transmits afterwards.
 	busy atomic.Bool
 
-	// mu guards the rest. It may be held across Submit of the transport, never across
-	// Push, Terminate or a Done callback; it is taken after Association.mu.
+	// mu guards the rest, and the requests and commands of the queue. It may be held across
+	// Submit of the transport, never across Push, Terminate or a Done callback; it is taken
+	// after Association.mu. Functions whose names end in Locked are called with it held.
 	mu      sync.Mutex
 	tr      nvme.HostTransport
 	gone    chan struct{} // closed when the connection has ended; nil before the first
@@ -98,8 +99,8 @@ func (q *queue) stop() {
 	q.mu.Unlock()
 }
 
-// take returns a free slot.
-func (q *queue) take() *command {
+// takeLocked returns a free slot.
+func (q *queue) takeLocked() *command {
 	c := q.free
 	if c != nil {
 		q.free, c.next = c.next, nil
@@ -107,19 +108,20 @@ func (q *queue) take() *command {
 	return c
 }
 
-func (q *queue) put(c *command) {
+// putLocked gives a slot back.
+func (q *queue) putLocked(c *command) {
 	c.req, c.call, c.fused, c.abort, c.Data = nil, nil, nil, nil, nil
 	clear(c.segs)
 	c.tries = 0
-	q.moveCommand(c, cmdFree)
+	q.moveCommandLocked(c, cmdFree)
 	if c.Slot == len(q.cmds)-1 {
 		return // the last slot is for Connect alone
 	}
 	c.next, q.free = q.free, c
 }
 
-// send gives a command to the transport.
-func (q *queue) send(c *command) {
+// sendLocked gives a command to the transport, which only queues it; see kick.
+func (q *queue) sendLocked(c *command) {
 	now := q.a.pulse.now.Load()
 	if c.state == cmdFree {
 		q.order++
@@ -128,20 +130,20 @@ func (q *queue) send(c *command) {
 	if c.req != nil {
 		c.req.Sent = true
 	}
-	q.moveCommand(c, cmdSent)
+	q.moveCommandLocked(c, cmdSent)
 	c.sentAt = now
 	q.sent++
 	q.stats.Commands++
 	q.tr.Submit(&c.HostCommand)
 }
 
-// pump sends what may be sent.
-func (q *queue) pump() {
+// pumpLocked sends what may be sent: first what is sent again, then the commands of new requests.
+func (q *queue) pumpLocked() {
 	if !q.flowing || q.gate != nil {
 		return
 	}
 	for q.resend.head != nil && q.sent+q.held < q.limit {
-		q.send(q.resend.pop())
+		q.sendLocked(q.resend.pop())
 	}
 	for q.free != nil && q.sent+q.held < q.limit && !q.waiting.Empty() {
 		r := q.waiting.First()
@@ -150,50 +152,50 @@ func (q *queue) pump() {
 			case q.limit < 2:
 				q.waiting.remove(r)
 				r.cancel = lacks("room for two commands in its queues, as a compare and write needs")
-				q.finish(r)
+				q.finishLocked(r)
 				continue
 			case q.free.next == nil || q.sent+q.held+2 > q.limit:
 				return
 			}
-			q.sendPair(r)
+			q.sendPairLocked(r)
 		} else {
-			c := q.take()
+			c := q.takeLocked()
 			r.carve(c)
 			r.parts++
-			q.send(c)
+			q.sendLocked(c)
 		}
 		if r.issued == r.total {
 			q.waiting.remove(r)
-			q.moveRequest(r, reqRunning)
+			q.moveRequestLocked(r, reqRunning)
 		}
 	}
 }
 
-// sendPair sends a fused Compare and Write, one behind the other.
-func (q *queue) sendPair(r *request) {
-	c, w := q.take(), q.take()
+// sendPairLocked sends a fused Compare and Write, one behind the other.
+func (q *queue) sendPairLocked(r *request) {
+	c, w := q.takeLocked(), q.takeLocked()
 	r.carve(c)
 	w.req, w.off, w.n = r, 0, 0
 	r.fused(w, nvme.OpWrite, nvme.FuseSecond, 1)
 	c.fused, w.fused = w, c
 	r.parts += 2
-	q.send(c)
-	q.send(w)
+	q.sendLocked(c)
+	q.sendLocked(w)
 }
 
-// enqueue takes a request in; false: it is another queue's.
-func (q *queue) enqueue(r *request) bool {
+// enqueueLocked takes a request in; false: it is another queue's.
+func (q *queue) enqueueLocked(r *request) bool {
 	switch {
 	case q.down != nil:
 		r.cancel = q.down
-		q.finish(r)
+		q.finishLocked(r)
 	case q.closed:
 		return false
 	default:
-		q.moveRequest(r, reqQueued)
+		q.moveRequestLocked(r, reqQueued)
 		r.losses = q.a.losses.Load()
 		q.waiting.push(r)
-		q.pump()
+		q.pumpLocked()
 	}
 	return true
 }
@@ -223,9 +225,9 @@ func (q *queue) unlock() {
 	}
 }
 
-// finish ends a request: its Done is called by unlock.
-func (q *queue) finish(r *request) {
-	q.moveRequest(r, reqIdle)
+// finishLocked ends a request: its Done is called by unlock.
+func (q *queue) finishLocked(r *request) {
+	q.moveRequestLocked(r, reqIdle)
 	r.Err = r.cancel
 	if r.Err != nil {
 		q.stats.Errors++
@@ -246,13 +248,13 @@ func (q *queue) Completed(h *nvme.HostCommand) {
 	q.stats.Completed++
 	if w := c.call; w != nil {
 		w.cqe, w.err = c.CQE, c.Err
-		q.put(c)
+		q.putLocked(c)
 		close(w.done)
 		q.mu.Unlock()
 		return
 	}
-	q.answered(c)
-	q.pump()
+	q.answeredLocked(c)
+	q.pumpLocked()
 	q.unlock()
 }
 

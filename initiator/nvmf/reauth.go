@@ -72,7 +72,7 @@ func (q *queue) await(ctx context.Context) error {
 func (q *queue) letGo() {
 	q.mu.Lock()
 	q.held = 0
-	q.pump()
+	q.pumpLocked()
 	q.unlock()
 	q.kick()
 }

@@ -276,7 +276,7 @@ func buildZeroes(r *request, c *command) {
 
 func buildVerify(r *request, c *command) { r.block(c, nvme.OpVerify) }
 
-// buildCompare makes the first of the fused pair; queue.pump makes the second.
+// buildCompare makes the first of the fused pair; queue.sendPairLocked makes the second.
 func buildCompare(r *request, c *command) { r.fused(c, nvme.OpCompare, nvme.FuseFirst, 0) }
 
 func buildSQE(r *request, c *command) {

@@ -105,8 +105,8 @@ func still(queues []*queue) bool {
 	return all
 }
 
-// idle reports whether nothing is outstanding but an Asynchronous Event Request, and nobody
-// is proving who he is.
+// idle reports whether nothing is outstanding but an Asynchronous Event Request, and no
+// authentication is under way.
 func (q *queue) idle() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -154,7 +154,7 @@ func (a *Association) resume() {
 	}
 	for _, q := range a.io {
 		q.mu.Lock()
-		q.pump()
+		q.pumpLocked()
 		q.unlock()
 		q.kick()
 	}

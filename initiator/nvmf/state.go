@@ -2,8 +2,8 @@ package nvmf
 
 import "softiser/internal/fsm"
 
-// Requests and commands change their states in moveRequest and moveCommand alone, which go
-// by the drawings as tables; that of an association is at its type. Queue.mu is held.
+// Requests and commands change their states in moveRequestLocked and moveCommandLocked alone,
+// which go by the drawings as tables; that of an association is at its type.
 
 // reqState tells where a request is.
 //
@@ -51,25 +51,25 @@ var (
 	})
 )
 
-// moveRequest is the only writer of a request's state; to stay is no transition.
-func (q *queue) moveRequest(r *request, s reqState) {
+// moveRequestLocked is the only writer of a request's state; to stay is no transition.
+func (q *queue) moveRequestLocked(r *request, s reqState) {
 	if r.state != s && !nextRequest.Has(r.state, s) {
-		q.impossible("a request", r.state, s)
+		q.impossibleLocked("a request", r.state, s)
 	}
 	r.state = s
 }
 
-// moveCommand is the only writer of a command's state; to stay is no transition.
-func (q *queue) moveCommand(c *command, s cmdState) {
+// moveCommandLocked is the only writer of a command's state; to stay is no transition.
+func (q *queue) moveCommandLocked(c *command, s cmdState) {
 	if c.state != s && !nextCommand.Has(c.state, s) {
-		q.impossible("a command", c.state, s)
+		q.impossibleLocked("a command", c.state, s)
 	}
 	c.state = s
 }
 
-// impossible notes a transition that the table does not have, which is a mistake of ours.
+// impossibleLocked notes a transition that the table does not have, which is a mistake of ours.
 // The connection ends, and what was on its way is begun anew or fails, as after a loss.
-func (q *queue) impossible(what string, from, to any) {
+func (q *queue) impossibleLocked(what string, from, to any) {
 	err := fsm.Illegal("nvmf", what, from, to)
 	if tr := q.tr; tr != nil {
 		go tr.Terminate(err)

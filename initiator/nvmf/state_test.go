@@ -25,7 +25,7 @@ func TestImpossibleTransitions(t *testing.T) {
 	q := new(queue)
 	for from := reqIdle; from <= reqRunning; from++ {
 		for to := reqIdle; to <= reqRunning; to++ {
-			q.moveRequest(&request{state: from}, to)
+			q.moveRequestLocked(&request{state: from}, to)
 		}
 	}
 	if want := 1; n != want { // idle to running
@@ -34,7 +34,7 @@ func TestImpossibleTransitions(t *testing.T) {
 	n = 0
 	for from := cmdFree; from <= cmdResend; from++ {
 		for to := cmdFree; to <= cmdResend; to++ {
-			q.moveCommand(&command{state: from}, to)
+			q.moveCommandLocked(&command{state: from}, to)
 		}
 	}
 	if want := 4; n != want { // free to delayed or resend, delayed to sent, resend to delayed
@@ -42,7 +42,7 @@ func TestImpossibleTransitions(t *testing.T) {
 	}
 	tr := terminated{why: make(chan error, 1)}
 	q.tr = tr
-	q.moveRequest(&request{}, reqRunning)
+	q.moveRequestLocked(&request{}, reqRunning)
 	select {
 	case err := <-tr.why:
 		if err == nil {

@@ -85,19 +85,6 @@ var operations = [...]operation{
 	blockio.OpSQE:             {name: "a raw command", single: true, check: checkSQE, build: buildSQE},
 }
 
-// geometry is what a namespace's commands depend on. It is immutable; a look at the
-// namespace may make a new one.
-type geometry struct {
-	info       blockdev.Info
-	shift      uint8 // log2 of the block
-	maxIO      int64 // longest Read or Write, bytes
-	maxDiscard int64 // longest range of Dataset Management; 0: none
-	maxZeroes  int64 // longest Write Zeroes; 0: none, zeroes are written
-	maxVerify  int64 // longest Verify; 0: none
-	maxCompare int64 // longest fused Compare and Write; 0: none
-	deallocate bool  // Write Zeroes may deallocate, and deallocated blocks read as zeroes
-}
-
 func ioLimit(g *geometry) int64      { return g.maxIO }
 func discardLimit(g *geometry) int64 { return g.maxDiscard }
 func verifyLimit(g *geometry) int64  { return g.maxVerify }

@@ -138,35 +138,57 @@ func merge(args []string) int {
 
 var defaultOut = filepath.Join("out", "interop")
 
-// run chooses the cases, runs them in o.jobs guests at a time, and writes the table.
-func run(ctx context.Context, args []string) int {
+// runOptions are what run is told on its command line.
+type runOptions struct {
+	match       *regexp.Regexp
+	part        bool // not the whole matrix
+	short       bool
+	jobs        int
+	out, bin    string
+	keep, again bool
+	write       bool
+}
+
+// parseRun parses the arguments of run. It has said what is wrong with them if there is an error.
+func parseRun(args []string) (o runOptions, err error) {
 	fl := flag.NewFlagSet("run", flag.ContinueOnError)
-	short := fl.Bool("short", false, "only the essential cases")
+	fl.BoolVar(&o.short, "short", false, "only the essential cases")
 	only := fl.String("run", "", "only cases whose name matches")
-	jobs := fl.Int("j", 2, "guests at the same time")
-	out := fl.String("out", defaultOut, "where logs and captures stay")
-	bin := fl.String("bin", "bin", "folder of iser-target and iser-initiator")
-	keep := fl.Bool("keep", false, "keep the logs of cases that passed too")
-	again := fl.Bool("again", false, "run only what has not passed in -out yet; the table has all of it")
-	write := fl.Bool("write", false, "write docs/INTEROP.md even if cases failed, with what they said, or only some were run: the rows of the others stay")
+	fl.IntVar(&o.jobs, "j", 2, "guests at the same time")
+	fl.StringVar(&o.out, "out", defaultOut, "where logs and captures stay")
+	fl.StringVar(&o.bin, "bin", "bin", "folder of iser-target and iser-initiator")
+	fl.BoolVar(&o.keep, "keep", false, "keep the logs of cases that passed too")
+	fl.BoolVar(&o.again, "again", false, "run only what has not passed in -out yet; the table has all of it")
+	fl.BoolVar(&o.write, "write", false, "write docs/INTEROP.md even if cases failed, with what they said, or only some were run: the rows of the others stay")
 	if err := fl.Parse(args); err != nil {
-		return 2
+		return o, err
 	}
-	match, err := regexp.Compile(*only)
-	if err != nil {
+	if o.match, err = regexp.Compile(*only); err != nil {
 		fmt.Fprintln(os.Stderr, "interop: -run:", err)
+	}
+	o.part = o.short || *only != ""
+	return o, err
+}
+
+// selects reports whether a case is to be run.
+func (o *runOptions) selects(c Case) bool {
+	return o.match.MatchString(c.Name) && (c.Short || !o.short)
+}
+
+// run runs the cases that args ask for, some guests at a time, and writes the table.
+func run(ctx context.Context, args []string) int {
+	o, err := parseRun(args)
+	if err != nil {
 		return 2
 	}
-	selected := slices.DeleteFunc(slices.Clone(matrix), func(c Case) bool {
-		return !match.MatchString(c.Name) || *short && !c.Short
-	})
+	selected := slices.DeleteFunc(slices.Clone(matrix), func(c Case) bool { return !o.selects(c) })
 	if len(selected) == 0 {
 		fmt.Fprintln(os.Stderr, "interop: no case matches")
 		return 2
 	}
 	var rec record
-	if *again {
-		if rec, err = loadRecord(recordFile(*out)); err != nil {
+	if o.again {
+		if rec, err = loadRecord(recordFile(o.out)); err != nil {
 			fmt.Fprintln(os.Stderr, "interop: -again: no earlier run to go on with:", err)
 			return 2
 		}
@@ -181,37 +203,42 @@ func run(ctx context.Context, args []string) int {
 		fmt.Fprintln(os.Stderr, "interop:", err)
 		return 1
 	}
-	h := &harness{images: images, out: *out, bin: *bin, keep: *keep, short: *short}
-	if err := h.prepare(*again); err != nil {
+	h := &harness{images: images, out: o.out, bin: o.bin, keep: o.keep, short: o.short}
+	if err := h.prepare(o.again); err != nil {
 		fmt.Fprintln(os.Stderr, "interop:", err)
 		return 1
 	}
 	rec.begin(images)
-	h.runAll(ctx, todo, *jobs, func(r Result) {
+	h.runAll(ctx, todo, o.jobs, func(r Result) {
 		progress(r)
 		rec.add(r)
 		if err := rec.save(recordFile(h.out)); err != nil {
 			fmt.Fprintln(os.Stderr, "interop:", err)
 		}
 	})
+	return o.conclude(&rec, selected)
+}
+
+// conclude prints what the selected cases have come to, writes docs/INTEROP.md if that is to be, and
+// returns the exit code.
+func (o *runOptions) conclude(rec *record, selected []Case) int {
 	results := rec.results(selected)
 	failed := printTable(os.Stdout, results)
 	fmt.Printf("\n%d passed, %d failed, %d skipped, %d not run\n", len(results)-failed-skips(results), failed, skips(results), len(selected)-len(results))
-	part := *short || *only != ""
 	switch {
-	case !*write && part:
-	case !*write && len(results) < len(matrix):
-		fmt.Println("docs/INTEROP.md was not written: the run is not complete; -again goes on with it, -write writes what there is")
-	case !*write && failed > 0:
-		fmt.Println("docs/INTEROP.md was not written: -again runs what failed once more, -write writes the table as it is")
-	default:
-		if err := writeReport(&rec); err != nil {
+	case o.write, !o.part && len(results) == len(matrix) && failed == 0:
+		if err := writeReport(rec); err != nil {
 			fmt.Fprintln(os.Stderr, "interop:", err)
 			return 1
 		}
+	case o.part:
+	case len(results) < len(matrix):
+		fmt.Println("docs/INTEROP.md was not written: the run is not complete; -again goes on with it, -write writes what there is")
+	default:
+		fmt.Println("docs/INTEROP.md was not written: -again runs what failed once more, -write writes the table as it is")
 	}
 	if failed > 0 || len(results) < len(selected) {
-		fmt.Printf("logs of the failures: %s\n", *out)
+		fmt.Printf("logs of the failures: %s\n", o.out)
 		return 1
 	}
 	return 0

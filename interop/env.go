@@ -3,9 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,8 +12,6 @@ import (
 	"sync"
 	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"softiser/interop/internal/guest"
 	"softiser/interop/internal/ports"
@@ -145,16 +141,6 @@ func (e *Env) In(script string, args ...any) (string, error) {
 	return g.Run(e.ctx, fmt.Sprintf(script, args...))
 }
 
-// Process is one of our programs, running on the host.
-type Process struct {
-	Port int
-	cmd  *exec.Cmd
-	proc *os.Process // that of cmd, or the last one that has taken its place
-	log  string
-	done chan struct{}
-	err  error
-}
-
 // Target starts iser-target with a configuration (YAML without portals) on a
 // free port of the loopback and waits until it listens.
 func (e *Env) Target(config string) (*Process, error) { return e.TargetOn(ports.Free(), config) }
@@ -171,7 +157,7 @@ func (e *Env) TargetOn(port int, config string) (*Process, error) {
 		return nil, err
 	}
 	p.Port = port
-	return p, p.listening(e.ctx)
+	return p, p.until(e.ctx, (*Process).accepts)
 }
 
 // Start runs one of our programs in the background.
@@ -216,45 +202,6 @@ func (e *Env) StartServer(port int, name string, args ...string) (*Process, erro
 	return p, p.until(e.ctx, e.bound)
 }
 
-// until waits for a program that was just started to be ready.
-func (p *Process) until(ctx context.Context, ready func(*Process) (bool, error)) error {
-	for {
-		if ok, err := ready(p); ok || err != nil {
-			return err
-		}
-		select {
-		case <-p.done:
-			b, _ := os.ReadFile(p.log)
-			return fmt.Errorf("it ended: %v\n%s", p.err, b)
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-time.After(10 * time.Millisecond):
-		}
-	}
-}
-
-// listens reports whether somebody listens on a port, in the network that a folder of
-// /proc shows.
-func listens(proc string, port int) (bool, error) {
-	for _, table := range []string{"/net/tcp", "/net/tcp6"} {
-		b, err := os.ReadFile(proc + table)
-		if errors.Is(err, os.ErrNotExist) {
-			continue // no IPv6 here
-		}
-		if err != nil {
-			return false, err
-		}
-		for line := range strings.Lines(string(b)) {
-			const listen = "0A"
-			f := strings.Fields(line) // number, local address, remote address, state, …
-			if len(f) > 3 && f[3] == listen && strings.HasSuffix(f[1], fmt.Sprintf(":%04X", port)) {
-				return true, nil
-			}
-		}
-	}
-	return false, nil
-}
-
 // Host runs one of our programs to its end and returns what it printed.
 func (e *Env) Host(name string, args ...string) (string, error) {
 	command := e.command(name, args)
@@ -272,73 +219,6 @@ func (e *Env) Host(name string, args ...string) (string, error) {
 		return out.String(), fmt.Errorf("%s %s: %w\n%s", name, strings.Join(args, " "), err, out.String())
 	}
 	return out.String(), nil
-}
-
-// listening waits until the program's port takes connections.
-func (p *Process) listening(ctx context.Context) error {
-	for {
-		c, err := net.Dial("tcp", "127.0.0.1:"+strconv.Itoa(p.Port))
-		if err == nil {
-			c.Close()
-			select {
-			case <-p.done: // somebody else's listener
-			default:
-				return nil
-			}
-		}
-		select {
-		case <-p.done:
-			b, _ := os.ReadFile(p.log)
-			return fmt.Errorf("it ended: %v\n%s", p.err, b)
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-time.After(30 * time.Millisecond):
-		}
-	}
-}
-
-// Kill ends the program as kill -9 does.
-func (p *Process) Kill() {
-	p.proc.Kill()
-	<-p.done
-}
-
-// Stop ends the program with SIGTERM and reports how it ended.
-func (p *Process) Stop() error {
-	p.proc.Signal(syscall.SIGTERM)
-	select {
-	case <-p.done:
-		return p.err
-	case <-time.After(time.Minute):
-		p.Kill()
-		return errors.New("it did not end within a minute of SIGTERM")
-	}
-}
-
-// adopts makes this program the parent of processes whose parents end, so that it learns of
-// their end.
-var adopts = sync.OnceValue(func() error { return unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) })
-
-// succeeded makes p the process pid, which the one that it has been has started in its place.
-func (p *Process) succeeded(ctx context.Context, pid int) error {
-	next, err := os.FindProcess(pid)
-	if err != nil {
-		return err
-	}
-	select {
-	case <-p.done:
-	case <-ctx.Done():
-		return errors.Join(context.Cause(ctx), next.Kill())
-	}
-	p.proc, p.done = next, make(chan struct{})
-	go func() {
-		defer close(p.done)
-		st, err := next.Wait()
-		if p.err = err; err == nil && !st.Success() {
-			p.err = errors.New(st.String())
-		}
-	}()
-	return nil
 }
 
 func (e *Env) close() {

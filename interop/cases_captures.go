@@ -15,7 +15,7 @@ import (
 	"softiser/interop/internal/guest"
 )
 
-// Part 7: what our two ends say to each other, captured on an MTU-1500 link (one
+// What our two ends say to each other, captured on an MTU-1500 link (one
 // end is in a guest whose network card segments nothing itself) and read by
 // tshark, which knows nothing of us.
 var captureCases = []Case{

@@ -1,4 +1,4 @@
 package main
 
-// Part 12: two nodes, one volume. docs/ha has the same configurations.
+// Two nodes, one volume. docs/ha has the same configurations.
 var haCases = concat(pathCases, drbdCases, fileSystemCases, stackCases)

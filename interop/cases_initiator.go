@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// Part 4: iser-initiator against LIO, over siw and TCP.
+// iser-initiator against LIO, over siw and TCP.
 var initiatorCases = concat(lioCases("iser"), lioCases("iscsi"), []Case{
 	{Name: "lio-iser/gathered", Expect: "READ data that siw gathers from several pages per RDMA Write", Fresh: true, Run: gathered},
 })

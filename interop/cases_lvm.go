@@ -13,7 +13,7 @@ import (
 	"softiser/interop/internal/guest"
 )
 
-// Part 9: one volume group, two implementations. Debian's lvm2 with the
+// One volume group, two implementations. Debian's lvm2 with the
 // kernel's device-mapper and `iser-target lvm` work on the same disks in turns.
 
 //go:embed lvm/filesystems.sh

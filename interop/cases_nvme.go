@@ -10,7 +10,7 @@ import (
 	"softiser/interop/internal/ports"
 )
 
-// Part 11: Linux's NVMe host attaches to iser-target, over TCP and over siw, on the same
+// Linux's NVMe host attaches to iser-target, over TCP and over siw, on the same
 // kind of port as the initiators of iSCSI and iSER.
 
 const ramNQN = "nqn.2026-11.softiser:ram"

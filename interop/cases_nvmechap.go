@@ -14,7 +14,7 @@ import (
 	"softiser/interop/internal/guest"
 )
 
-// Part 14: DH-HMAC-CHAP, with Linux as the host and as the target. Debian's kernel is built
+// DH-HMAC-CHAP, with Linux as the host and as the target. Debian's kernel is built
 // without it, so the guest loads modules that are built from Debian's source of it.
 
 var chapCases = []Case{

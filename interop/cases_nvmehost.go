@@ -14,7 +14,7 @@ import (
 	"softiser/rdma"
 )
 
-// Part 13: our NVMe host attaches to Linux's target, nvmet.
+// Our NVMe host attaches to Linux's target, nvmet.
 
 const (
 	labNQN     = "nqn.2024-01.lab:disk0"

@@ -11,7 +11,7 @@ import (
 	"softiser/internal/nvmerdma"
 )
 
-// Part 12: our host's transport against Linux's NVMe target, over siw.
+// Our host's transport against Linux's NVMe target, over siw.
 
 const nvmetNQN = "nqn.2026-11.softiser:linux"
 

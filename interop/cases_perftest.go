@@ -10,7 +10,7 @@ import (
 	"softiser/interop/internal/ports"
 )
 
-// Part 1 once more: our library as the peer of perftest's programs with -R, which
+// Our library as the peer of perftest's programs with -R, which
 // exchange their parameters by Sends on a connection of their own. They are told their device:
 // else they take the first there is for what the connection runs over (ctx_find_dev).
 var perftestCases = func() []Case {

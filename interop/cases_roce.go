@@ -10,7 +10,7 @@ import (
 	"softiser/interop/internal/tap"
 )
 
-// Part 14: RoCE v2, against the kernel's rdma_rxe, over a tap in a network namespace.
+// RoCE v2, against the kernel's rdma_rxe, over a tap in a network namespace.
 var roceCases = concat(roceRpingCases, roceToolCases, rocePerftestCases(), rocePerftestTCPCases(), roceDatagramCases, roceStorageCases, roceRawCases)
 
 // jumbo is an MTU of the link that carries packets of 4096 bytes.

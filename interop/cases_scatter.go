@@ -16,7 +16,7 @@ import (
 	"softiser/rdma"
 )
 
-// Part 1 again: scattered memory, more Reads than the peer serves at once, a peer
+// Scattered memory, more Reads than the peer serves at once, a peer
 // that is slow, and what a kernel says when it refuses.
 var scatterCases = []Case{
 	{Name: "verbs/scattered", Expect: "Sends, Reads and Writes of several SGEs; 40 Reads posted where siw serves one", Short: true, Run: scattered},

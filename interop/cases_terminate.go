@@ -12,7 +12,7 @@ import (
 	"softiser/rdma"
 )
 
-// Part 1 again: each error that one end can provoke at the other, and whether the
+// Each error that one end can provoke at the other, and whether the
 // Terminate that answers it is understood. The victim is rdma-core's rping, which
 // hands out an STag in its first message (16 bytes: address, STag, length):
 //

@@ -9,7 +9,7 @@ import (
 	"softiser/interop/internal/guest"
 )
 
-// Part 6, the other driver: attach by ublk inside a guest.
+// attach --device ublk, inside a guest: the host's kernel need not have the driver.
 var ublkCases = []Case{
 	{Name: "attach/ublk", Expect: "/dev/ublkb0 in the guest: mkfs, mount, trim, fio verify over 2 queues, write zeroes, FUA, read-only, detach", Run: attachUblk},
 	{Name: "attach/ublk-held", Expect: "SIGTERM while /dev/ublkb0 is held open with dirty pages: they are written", Run: attachUblkHeld},

@@ -12,7 +12,7 @@ import (
 	"softiser/interop/internal/ports"
 )
 
-// Part 1: our verbs against the kernel's siw, with rdma-core's own tools.
+// Our verbs against the kernel's siw, with rdma-core's own tools.
 var verbsCases = concat(
 	rpingMatrix(),
 	[]Case{

@@ -70,14 +70,14 @@ func run(ctx context.Context, addr string, o Options, begin func() (start, error
 		return nil, err
 	}
 	defer syscall.Munmap(mem)
-	if c.end, err = newEnd(mem, o.Depth, o.RoCE, handler); err != nil {
+	if c.end, err = newEnd(mem, o.Depth, o.Provider, handler); err != nil {
 		return nil, err
 	}
 	defer c.end.close()
 	for i := range 8 {
 		c.recv(uint64(i))
 	}
-	info, err := rdma.Dial(ctx, network(o.RoCE), addr, c.end.qp, o.params(o.question()))
+	info, err := rdma.Dial(ctx, o.Provider.Network(), addr, c.end.qp, o.params(o.question()))
 	if err != nil {
 		return nil, err
 	}

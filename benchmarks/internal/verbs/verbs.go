@@ -31,7 +31,7 @@ type Options struct {
 	AutoPoll   bool          `json:"auto_poll"` // both ends spin while that pays, as connections do by default
 	Congestion string        `json:"congestion"`
 	Time       time.Duration `json:"time"`
-	RoCE       bool          `json:"-"` // instead of iWARP
+	Provider   rdma.Provider `json:"-"`
 }
 
 // question is what the server has to know, in the 56 bytes that a request over RoCE carries.
@@ -45,22 +45,6 @@ func asked(b []byte) (o Options, err error) {
 	_, err = fmt.Sscan(string(bytes.TrimRight(b, "\x00")), &o.Op, &o.Size, &o.Depth, &o.Region, &o.CRC, &o.GSO, &us, &o.AutoPoll, &o.Congestion)
 	o.BusyPoll = time.Duration(us) * time.Microsecond
 	return o, err
-}
-
-// deviceConfig is that of the provider.
-func deviceConfig(roce bool) *rdma.DeviceConfig {
-	if roce {
-		return &rdma.DeviceConfig{Provider: rdma.ProviderRoCE}
-	}
-	return nil
-}
-
-// network is what Dial and Listen of the provider take.
-func network(roce bool) string {
-	if roce {
-		return rdma.ProviderRoCE.Network()
-	}
-	return "tcp"
 }
 
 // Result is what the client prints.
@@ -102,9 +86,10 @@ type end struct {
 	mem []byte
 }
 
-func newEnd(mem []byte, depth int, roce bool, handler func(*rdma.CQ)) (e *end, err error) {
+// newEnd makes a queue pair over p, with mem as its only region.
+func newEnd(mem []byte, depth int, p rdma.Provider, handler func(*rdma.CQ)) (e *end, err error) {
 	e = &end{mem: mem}
-	if e.dev, err = rdma.Open(deviceConfig(roce)); err != nil {
+	if e.dev, err = rdma.Open(&rdma.DeviceConfig{Provider: p}); err != nil {
 		return nil, err
 	}
 	if e.pd, err = e.dev.AllocPD(); err != nil {
@@ -128,21 +113,21 @@ func (e *end) buffer(i int64, n int) []byte {
 
 func (e *end) sge(b []byte) rdma.SGE { return rdma.SGE{Mem: b, LKey: e.mr.LKey()} }
 
-// Serve accepts connections on addr, over RoCE or iWARP, and serves them at the same time; ready
+// Serve accepts connections on addr, over p, and serves them at the same time; ready
 // gets a line when it listens. region is the most that a client may walk over: so much is mapped
 // before, for one client after another.
-func Serve(ctx context.Context, addr string, roce bool, region int, ready io.Writer) error {
+func Serve(ctx context.Context, addr string, p rdma.Provider, region int, ready io.Writer) error {
 	mem, err := memory.Map(region) // who can connect finds it
 	if err != nil {
 		return err
 	}
 	defer syscall.Munmap(mem)
-	dev, err := rdma.Open(deviceConfig(roce))
+	dev, err := rdma.Open(&rdma.DeviceConfig{Provider: p})
 	if err != nil {
 		return err
 	}
 	defer func() { _ = dev.Close() }()
-	l, err := dev.Listen(network(roce), addr, nil)
+	l, err := dev.Listen(p.Network(), addr, nil)
 	if err != nil {
 		return err
 	}
@@ -163,7 +148,7 @@ func Serve(ctx context.Context, addr string, roce bool, region int, ready io.Wri
 			return err
 		}
 		serving.Go(func() {
-			if err := serveOne(ctx, req, roce, region, mapped); err != nil {
+			if err := serveOne(ctx, req, p, region, mapped); err != nil {
 				fmt.Fprintln(ready, err)
 			}
 		})
@@ -172,7 +157,7 @@ func Serve(ctx context.Context, addr string, roce bool, region int, ready io.Wri
 
 // serveOne answers one client until it hangs up, with the memory that is mapped already, or with
 // more where another client has that.
-func serveOne(ctx context.Context, req *rdma.ConnRequest, roce bool, region int, mapped chan []byte) error {
+func serveOne(ctx context.Context, req *rdma.ConnRequest, p rdma.Provider, region int, mapped chan []byte) error {
 	o, err := asked(req.PrivateData())
 	n := max(o.Region, o.Size)
 	if err == nil && (n < 1 || n > region || o.Depth < 1) {
@@ -194,7 +179,7 @@ func serveOne(ctx context.Context, req *rdma.ConnRequest, roce bool, region int,
 		defer syscall.Munmap(mem)
 	}
 	s := &server{o: o}
-	if s.end, err = newEnd(mem[:n], o.Depth, roce, s.handle); err != nil {
+	if s.end, err = newEnd(mem[:n], o.Depth, p, s.handle); err != nil {
 		req.Reject(nil)
 		return err
 	}

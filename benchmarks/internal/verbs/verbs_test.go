@@ -7,19 +7,22 @@ import (
 	"time"
 
 	"softiser/internal/loopback"
+	"softiser/rdma"
 	"softiser/rdma/rdmatest"
 )
 
 func TestEveryTest(t *testing.T) {
-	t.Run("iWARP", func(t *testing.T) { everyTest(t, loopback.FreeAddr(t), false) })
-	t.Run("RoCE", func(t *testing.T) { everyTest(t, netip.AddrPortFrom(rdmatest.RoCEAddr(), 7471).String(), true) })
+	t.Run("iWARP", func(t *testing.T) { everyTest(t, loopback.FreeAddr(t), rdma.ProviderIWARP) })
+	t.Run("RoCE", func(t *testing.T) {
+		everyTest(t, netip.AddrPortFrom(rdmatest.RoCEAddr(), 7471).String(), rdma.ProviderRoCE)
+	})
 }
 
-func everyTest(t *testing.T, addr string, roce bool) {
+func everyTest(t *testing.T, addr string, p rdma.Provider) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ready := make(lines, 16)
 	done := make(chan error, 1)
-	go func() { done <- Serve(ctx, addr, roce, 16<<20, ready) }()
+	go func() { done <- Serve(ctx, addr, p, 16<<20, ready) }()
 	select {
 	case <-ready:
 	case err := <-done:
@@ -34,7 +37,7 @@ func everyTest(t *testing.T, addr string, roce bool) {
 		{Op: "ping-send", Size: 8, Depth: 4, AutoPoll: true},
 		{Op: "ping-write", Size: 4096, Depth: 4},
 	} {
-		o.Time, o.RoCE = 100*time.Millisecond, roce
+		o.Time, o.Provider = 100*time.Millisecond, p
 		c, stop := context.WithTimeout(ctx, 2*time.Minute)
 		n := 1
 		if o.Op[:4] != "ping" {

@@ -29,8 +29,6 @@
 //
 // Package handover says how the two agree, ADR 210 why it is as it is.
 //
-// # Volumes as local devices
-//
 // # Local devices are served over NBD (ADR 72)
 //
 // Context. attach has to work without root and without kernel modules, and give a kernel block device

@@ -38,6 +38,19 @@ func TestPackageComments(t *testing.T) {
 	}
 }
 
+// TestHeadingsHaveText: below a heading of a comment there is a sentence before the next heading.
+func TestHeadingsHaveText(t *testing.T) {
+	bare := regexp.MustCompile(`(?m)^# (.+)\n\n# `)
+	for _, f := range sources(t) {
+		if f.ast.Doc == nil {
+			continue
+		}
+		if m := bare.FindStringSubmatch(f.ast.Doc.Text()); m != nil {
+			t.Errorf("%s: there is nothing under the heading %q", f.path, m[1])
+		}
+	}
+}
+
 // A source file over this many lines is looked at hard: it is on the list with
 // its reason, or it is cut by topic.
 const maxLines = 600

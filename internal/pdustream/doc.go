@@ -30,8 +30,6 @@
 // goes on. A PDU that has not begun may be changed or taken out; of one that has begun
 // everything is sent.
 //
-// # One stream engine under iSCSI and NVMe/TCP
-//
 // # What is common to PDUs over TCP is one package; what they mean stays with the protocol (ADR 154)
 //
 // Context. iSCSI over TCP and NVMe/TCP do the same with a byte stream: read ahead, find out from a
@@ -73,8 +71,6 @@
 //
 // Consequences. A transport over TCP is its headers and its tables. pdustream's tests cut a toy
 // protocol at every byte; the protocols' own tests are what they were.
-//
-// # Over TCP, what a target reads ahead grows with what comes
 //
 // # A read-ahead that a call has filled becomes four times as long (ADR 155)
 //

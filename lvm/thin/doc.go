@@ -18,8 +18,6 @@
 // A data block is shared when it was mapped before the volume's last snapshot:
 // each mapping carries the pool's time, which every snapshot advances.
 //
-// # Thin pools
-//
 // # Thin metadata: counts in memory, trees on disk (ADR 85)
 //
 // Context. Every write to a new block changes counts and mappings, a pool may have hundreds of

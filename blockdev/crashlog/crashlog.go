@@ -1,12 +1,12 @@
 // Package crashlog is a memory device with a volatile write cache that
-// remembers its history, and replays every state that a power cut could have
-// left: the judge of FUA, SYNCHRONIZE CACHE and write-through.
+// records its history and replays every state that a power cut could have
+// left. It is how tests judge FUA, SYNCHRONIZE CACHE and write-through.
 //
 // The page cache survives kill -9, so killing a target proves nothing about its
-// flushes. Here only what a completed flush covered is certain to survive. Of
-// everything newer, every sector is, for itself, in any of the versions it has
-// had since it was last flushed: writes may reach the medium in any order, be
-// lost, or be torn between sectors.
+// flushes. Here only what a completed flush covered is certain to survive. Any
+// other sector may be, independently of the rest, in each of the versions that it
+// has had since its last flush: writes reach the medium in any order, are lost, or
+// are torn between sectors.
 //
 //	d := crashlog.New(1<<20, 512)
 //	… run something on d; note d.Now() when it acknowledges a promise …

@@ -2,7 +2,7 @@
 // is about to bring about, where there is nothing to block on: a counter that
 // reaches its value, a server that begins to listen. The deadline is one for a
 // loaded machine: it ends a test that has failed, it never decides whether one
-// passes. What happens in time alone belongs into testing/synctest instead.
+// passes. What depends on time alone belongs in testing/synctest instead.
 package await
 
 import (

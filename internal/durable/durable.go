@@ -1,5 +1,5 @@
-// Package durable makes files outlive a loss of power under their names: the content of a
-// file is synced, then its name, which is a matter of its folder.
+// Package durable makes files, and their names, survive a loss of power: it syncs the content
+// of a file, and then the folder that has its name.
 package durable
 
 import "os"

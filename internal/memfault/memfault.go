@@ -1,6 +1,6 @@
-// Package memfault has Go code survive memory that faults when it is touched, as the mapping
-// of a file does that was truncated meanwhile, or lies on a disk that fails or is full. Who
-// touches memory that may be such a mapping does it in a function of this form:
+// Package memfault lets Go code survive memory that faults (SIGBUS): the mapping of a file that
+// has been truncated, or that lies on a disk which fails or is full. Code that touches memory
+// which may be such a mapping is in a function of this form:
 //
 //	func sum(p []byte) (ok bool) {
 //		defer memfault.Guard(debug.SetPanicOnFault(true), &ok)

@@ -1,10 +1,10 @@
-// Package resident knows which mappings are RAM: whoever touches them never waits for a
-// disk. A volume in memory is, the mapping of a file is not, because the kernel may have
-// taken a page of it back. System calls on such memory need not be announced to the Go
+// Package resident keeps track of which mappings are RAM, so that an access never waits for a
+// disk. A volume in memory is; the mapping of a file is not, because the kernel may have
+// reclaimed a page of it. System calls on such memory need not be announced to the Go
 // scheduler (sockio.Conn.Writev).
 //
-// Memory that nobody has told of counts as memory that may wait. Load, Fetch and Stream are how such memory is
-// read ahead, and written past the caches. The package is a leaf.
+// Memory that was not registered here counts as memory that may wait. Load, Fetch and Stream
+// read such memory ahead, and write it past the caches. The package is a leaf.
 package resident
 
 import (

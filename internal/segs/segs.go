@@ -1,6 +1,5 @@
-// Package segs walks memory in pieces: the segments of a transfer, which may be
-// mappings of files that have been truncated meanwhile, so that touching them can
-// fault without harm.
+// Package segs walks the segments of a transfer: memory in pieces. They may belong to the mapping
+// of a file that has been truncated, so functions that touch them survive a fault and report it.
 package segs
 
 import (

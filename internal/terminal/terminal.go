@@ -1,5 +1,5 @@
-// Package terminal knows what is a terminal, and how large the one is that a line of progress is drawn on, and
-// lends the whole of it to a view.
+// Package terminal tells whether a file is a terminal, and how large it is, and takes over the
+// whole screen of one for a view.
 package terminal
 
 import (

@@ -1,8 +1,9 @@
-// Package memory has what measurements use as memory, and says how fast this machine gives it.
+// Package memory provides memory for measurements, already touched, and measures how fast this
+// machine provides it.
 //
-// Where a hypervisor gives memory page by page, takes back what is free and shadows page tables, the
-// first access to a page costs tens of times what it costs elsewhere, and it is paid twice: by the
-// process, and by the kernel in the process's place. Who measures, touches before.
+// Where a hypervisor backs memory page by page, reclaims what is free and shadows page tables, the
+// first access to a page costs tens of times what it costs elsewhere, and costs it twice: once to
+// the process, and once to the kernel when it copies for the process.
 package memory
 
 import (

@@ -1,5 +1,5 @@
-// Package errno has the error number that a block device answers with for the end of a
-// request: one table for NBD, whose numbers are Linux's, and for ublk.
+// Package errno maps the end of a request to the error number with which a block device
+// answers it, for NBD, whose numbers are Linux's, and for ublk.
 package errno
 
 import (

@@ -1,11 +1,13 @@
-// Package inorder tells somebody what has come about: one thing at a time, in the order in which
-// it has, although those who know of it are on many goroutines and must not call under their
-// locks.
+// Package inorder delivers events to a callback one at a time and in order, although they come
+// from many goroutines, none of which may call it while holding a lock.
+//
+//	under the lock that orders the events   Put
+//	after it has been released              Tell, which runs the callback for all that was put
 package inorder
 
 import "sync"
 
-// Teller has events told by whoever asks for it first.
+// Teller delivers events on whichever goroutine calls Tell first.
 type Teller[E any] struct {
 	f func(E) // nil: nobody wants to know
 
@@ -22,8 +24,8 @@ func New[E any](f func(E)) *Teller[E] {
 	return t
 }
 
-// Put adds an event, which Tell will tell. What orders events is the lock under which their
-// causes came about: the caller holds it.
+// Put adds an event for Tell. Events are ordered by the caller's lock, under which they
+// happened and which it still holds.
 func (t *Teller[E]) Put(e E) {
 	if t.f == nil {
 		return
@@ -33,8 +35,8 @@ func (t *Teller[E]) Put(e E) {
 	t.mu.Unlock()
 }
 
-// Tell tells what there is, without a lock of the caller's held. If somebody does already, it is
-// left to him, and Tell does not wait.
+// Tell delivers what was put; the caller holds no lock. If another goroutine is delivering, that
+// one goes on with it, and Tell returns at once.
 func (t *Teller[E]) Tell() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -55,7 +57,7 @@ func (t *Teller[E]) Tell() {
 	t.quiet.Broadcast()
 }
 
-// Wait returns when all is told that has been put.
+// Wait returns when everything that was put has been delivered.
 func (t *Teller[E]) Wait() {
 	t.Tell()
 	t.mu.Lock()

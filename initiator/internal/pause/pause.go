@@ -1,4 +1,4 @@
-// Package pause waits for a while, as long as somebody still wants it.
+// Package pause waits for a while, or until a context ends.
 package pause
 
 import (

@@ -1,7 +1,7 @@
-// Package shared keeps what all connections of a process use together: one RDMA device of
-// each provider. Receive buffers and the table of STags then are as large, and as warm in the
-// caches, as the traffic of all of them needs, and not so many times that of one. A window is
-// bound to one queue pair, so targets do not meet there.
+// Package shared keeps one RDMA device of each provider for all connections of a process, so
+// that receive buffers and the table of STags are sized by the traffic of all of them together
+// and stay in the processor's caches. Targets cannot reach each other's memory through it, as a
+// window is bound to one queue pair.
 package shared
 
 import (

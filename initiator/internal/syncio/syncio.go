@@ -1,6 +1,6 @@
-// Package syncio is the synchronous half of a remote volume: what waits for the end of a
-// request, and with it most of a blockdev.Device. What a wire does in another way its volume has
-// by itself (Extents, Close, …).
+// Package syncio is the synchronous half of a remote volume: the calls that wait for the end of
+// a request, which are most of blockdev.Device. What differs between wires (Extents, Close, …)
+// is in the volume of each.
 package syncio
 
 import (

@@ -1,5 +1,5 @@
-// Package volurl is what the URLs of volumes have in common, whatever the wire: scheme, host and
-// port (RFC 3986), and that nothing is printed which may be a secret.
+// Package volurl parses what the URLs of volumes have in common, whatever the wire (scheme, host
+// and port, RFC 3986), and keeps secrets in them out of messages.
 package volurl
 
 import (

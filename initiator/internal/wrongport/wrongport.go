@@ -1,11 +1,10 @@
-// Package wrongport finds out that a port speaks another transport than the one that a
-// connection to it was begun with.
+// Package wrongport detects that a port speaks another transport than the one a connection to
+// it began with.
 //
-// A port that does not know the beginning of a connection may take it for the beginning of
-// something longer and wait for the rest of it, without a word, until its own time-out. So
-// one that is silent is asked in the other transport on a second connection; when that is
-// answered, the first has another grace to answer before it is given up: a slow port may
-// speak both.
+// Such a port may take the first bytes of a connection for the start of a longer message, and
+// wait silently for the rest until it times out. So a silent port is asked in the other
+// transport, on a second connection. If it answers there, the first connection gets some more
+// time before it is given up, as a slow port may speak both.
 package wrongport
 
 import (

@@ -38,10 +38,9 @@ type Info struct {
 	ID            string // stable identity of the content's home (path, UUID); the seed of WWIDs
 }
 
-// Info.CacheID lets whoever comes back to a volume know whether completed writes that no flush has covered
-// can have been lost meanwhile: two openings of the volume with the same CacheID
-// have lost none in between. It is "" where that is not known, and where such writes
-// end with the process in any case.
+// Info.CacheID tells whether completed writes that no flush has covered can have been lost
+// since a volume was last open: between two openings with the same CacheID none were. It is ""
+// where that is not known, and where such writes end with the process in any case.
 
 // Mode tells a lease call whether it may block.
 type Mode uint8
@@ -52,7 +51,7 @@ const (
 	NoWait Mode = iota
 	// Wait lets the call block (bounded by storage, never by a peer).
 	Wait
-	// Probe is NoWait of LeaseWrite by who only wants to know whether WriteAt would have to wait: a direct lease
+	// Probe is NoWait for a LeaseWrite that only asks whether WriteAt would have to wait: a direct lease
 	// says that it would not, also where writes are not received into the mapping. Nothing is stored to it.
 	Probe
 )

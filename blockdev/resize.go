@@ -65,8 +65,8 @@ func (h *ResizeHooks) Change(change func() error, info func() Info) error {
 	return nil
 }
 
-// Report is Tell for those who must not wait for functions that others call: it is left to who
-// reports already to do so once more. Who uses the one does not use the other.
+// Report is Tell for those who must not wait for functions that others call: it is left to the goroutine
+// that reports already to do so once more. A device uses one of the two.
 func (h *ResizeHooks) Report(info func() Info) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

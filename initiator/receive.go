@@ -8,7 +8,7 @@ import (
 )
 
 // ControlNotify receives every PDU but Data-In and R2T. Those that have come together are handled
-// under the session's lock together, before anybody hears what has become of his requests.
+// under the session's lock together, before the outcome of any request is reported.
 func (c *conn) ControlNotify(p *iscsi.PDU) {
 	for p != nil && (!c.login.over || c.s == nil) {
 		next := p.Unlink()

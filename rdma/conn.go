@@ -189,7 +189,7 @@ func (qp *QP) Info() ConnInfo { return qp.pd.dev.transport.info(qp) }
 // it. Over RoCE everybody has them.
 func (qp *QP) Extensions() bool { return qp.pd.dev.transport.extensions(qp) }
 
-// Dial connects qp to who listens at addr, as the active side. The network is that of the
+// Dial connects qp to the listener at addr, as the active side. The network is that of the
 // device's provider: "tcp", "tcp4" or "tcp6", or "roce". The error is a *RejectError when
 // the peer's ULP refused, and wraps syscall.ECONNREFUSED when nobody listens there.
 func Dial(ctx context.Context, network, addr string, qp *QP, p *ConnParams) (*ConnInfo, error) {

@@ -32,8 +32,8 @@ type begun struct {
 // errHandingOver is the answer to administrators during a handover.
 var errHandingOver = errors.New("another process is taking this one's place; ask again in a moment")
 
-// enter is for a change that somebody asks for who can ask again: during a handover it is refused.
-// what names it for who waits for its end.
+// enter is for a change whose requester can ask again: during a handover it is refused.
+// what names it for those who wait for its end.
 func (g *changeGate) enter(ctx context.Context, what string) (leave func(), err error) {
 	if err := g.waitOpened(ctx); err != nil {
 		return nil, err
@@ -45,7 +45,7 @@ func (g *changeGate) enter(ctx context.Context, what string) (leave func(), err 
 	return leave, nil
 }
 
-// wait is enter for who cannot ask again: it waits for the end of a handover.
+// wait is enter for a change that cannot be asked for again: it waits for the end of a handover.
 func (g *changeGate) wait(ctx context.Context, what string) (leave func(), err error) {
 	if err := g.waitOpened(ctx); err != nil {
 		return nil, err

@@ -71,7 +71,7 @@ var (
 	startPatience   = 30 * time.Second // for a new process, from its start until it is ready
 	readyPatience   = 10 * time.Second // for one that has been offered everything
 	promotePatience = 10 * time.Second // for groups that were the old process's
-	answerPatience  = time.Second      // for an answer, when the old process has closed the connection of who asks
+	answerPatience  = time.Second      // for an answer, when the old process has closed the connection that asks
 )
 
 // giving is the part of a process that another one takes the place of.

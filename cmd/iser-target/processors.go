@@ -16,10 +16,10 @@ const syncProcessors = 16
 
 // spareProcessors gives Go's scheduler more processors than the machine has if volumes are on
 // devices, or sync each write. A worker that syncs keeps one until the runtime's monitor takes it
-// away; with as many as cores, two of them leave none to who has work. Where volumes are files it
+// away; with as many as cores, two of them leave none for work. Where volumes are files it
 // is left alone: their first writes wait for each other in the kernel, and more workers at once lose
-// up to a third of them. It does nothing for who has set GOMAXPROCS, and on one core, where who polls
-// has to know that it is alone (see sockio.Waiter). Raised while volumes are served, by a reload or
+// up to a third of them. It does nothing where GOMAXPROCS is set, and on one core, where a receiver that
+// polls has to know that it is alone (see sockio.Waiter). Raised while volumes are served, by a reload or
 // a place that is added, it stops the world once, for some microseconds; it is never lowered.
 func spareProcessors(volumes []config.Volume) {
 	if os.Getenv("GOMAXPROCS") != "" || cores.Count() == 1 || !slices.ContainsFunc(volumes, syncsMuch) {

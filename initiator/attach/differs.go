@@ -15,7 +15,7 @@ func (r *Record) differs(opt *Options) error {
 	return nil
 }
 
-// lacks says what somebody asks for who attaches the volume again, and the attachment that is
+// lacks says what an attach of the same volume asks for, and the attachment that is
 // there does not have. What is left open may be as it is; a script that names a device would
 // go on with it.
 func (r *Record) lacks(opt Options) error {

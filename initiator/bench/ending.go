@@ -5,7 +5,7 @@ import "sync/atomic"
 // ending is why a clone issues nothing more although it has work left, and what its report is to
 // say of that.
 type ending struct {
-	// Whoever ends the clone sets his reason before stopped.
+	// Whoever ends the clone sets the reason before stopped.
 	stopped   atomic.Bool
 	dismissed atomic.Bool // another clone has ended (exitall)
 	concluded atomic.Bool // its state is steady

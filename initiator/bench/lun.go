@@ -16,7 +16,7 @@ type LUN interface {
 	// Names are the world-wide names of the volume, the best first; see blockio.Volume.
 	Names() []string
 	Stats() blockio.Stats
-	// NewFlusher makes a user who is told of a lost cache himself.
+	// NewFlusher makes a user of the volume that is told by itself of a lost cache.
 	NewFlusher() *blockio.Flusher
 	Close() error
 }

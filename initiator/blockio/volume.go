@@ -39,7 +39,7 @@ type Volume interface {
 	// QueueDepth is how many commands are kept outstanding at the target.
 	QueueDepth() int
 	Stats() Stats
-	// NewFlusher makes a user who is told of a lost cache himself.
+	// NewFlusher makes a user of the volume that is told by itself of a lost cache.
 	NewFlusher() *Flusher
 	// Close gives the volume back, and ends the sessions that were opened for it. What
 	// has not been sent yet ends with ErrClosed. A second Close fails with

@@ -11,7 +11,7 @@ type LUN interface {
 	SubmitBatch([]*blockio.Request)
 	Info() blockdev.Info
 	Extents(off, n int64) ([]blockdev.Extent, error)
-	// NewFlusher makes a client one who is told of a lost cache himself.
+	// NewFlusher makes a client a user of the volume that is told by itself of a lost cache.
 	NewFlusher() *blockio.Flusher
 }
 

@@ -18,7 +18,7 @@ type replies struct {
 	c *conn // whose mu guards the fields down to broken
 
 	queue   replyQueue // not in tx yet
-	sending bool       // somebody is within send, and has tx for himself
+	sending bool       // a goroutine is within send, and owns tx
 	mute    bool       // nothing is sent
 	broken  error      // the socket failed: replies are dropped
 

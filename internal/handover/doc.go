@@ -25,5 +25,5 @@
 //
 // Every length that comes is compared with a limit before memory is made for it; a frame
 // carries the CRC32C of its payload. Both ends are of one user, so that this guards against
-// mistakes and versions, not against an enemy, who could open the files himself.
+// mistakes and versions, not against an attacker, who could open the files directly.
 package handover

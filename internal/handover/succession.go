@@ -20,7 +20,7 @@ import (
 // as come. They take turns. R is what is told of a handover.
 type Succession[R any] struct {
 	turn     chan struct{}   // full while a handover runs, and when there is to be none any more
-	patience time.Duration   // of who waits for a turn
+	patience time.Duration   // of a caller that waits for a turn
 	starting chan struct{}   // full while Start runs
 	reports  chan report[R]  // of the handover that Start waits for
 	serving  atomic.Int32    // calls of Serve
@@ -46,7 +46,7 @@ func NewSuccession[R any]() *Succession[R] {
 	return s
 }
 
-// ErrBusy is the answer to who gets no turn.
+// ErrBusy is the answer to a caller that gets no turn.
 var ErrBusy = errors.New("another handover is under way, or this process is ending")
 
 const (

@@ -22,7 +22,7 @@ import (
 // answers, and those that the initiator has advertised belong to commands that have ended.
 // Each process draws its own at random.
 
-// Parking is a connection for who has it stand still, and carries it.
+// Parking is a connection as seen by whoever has it stand still, and carries it.
 type Parking Conn
 
 // Parking returns the part of the connection that is about going to another process.

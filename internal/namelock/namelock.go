@@ -33,7 +33,7 @@ func (ts *Turns[K]) Begin(name K) (end func()) {
 	return end
 }
 
-// BeginWithin is Begin for who waits as long as ctx allows; the error is that of ctx. A turn that nobody has is
+// BeginWithin is Begin that waits as long as ctx allows; the error is that of ctx. A turn that nobody has is
 // given although ctx has ended: there is nothing to wait for.
 func (ts *Turns[K]) BeginWithin(ctx context.Context, name K) (end func(), err error) {
 	t := ts.enter(name)

@@ -4,7 +4,7 @@
 //
 //	Receiver     the stream from the peer, PDU by PDU: read-ahead, data straight to its
 //	             place, data digests
-//	Guess        of who asks for data: whose data comes next, so that one call takes many
+//	Guess        for the side that asks for data: whose data comes next, so that one call takes many
 //	Transmitter  the queue to the peer, and who sends from it: vectored, data by reference
 //	Fin          the end of a connection in good order
 //

@@ -9,7 +9,7 @@ import (
 	"softiser/rdma"
 )
 
-// DialRoCE connects qp, of a device of RoCE, to who listens at addr.
+// DialRoCE connects qp, of a device of RoCE, to the listener at addr.
 func DialRoCE(ctx context.Context, addr string, qp *rdma.QP, p *rdma.ConnParams) (*rdma.ConnInfo, error) {
 	info, err := rdma.Dial(ctx, rdma.ProviderRoCE.Network(), addr, qp, p)
 	if errors.Is(err, syscall.EADDRINUSE) {

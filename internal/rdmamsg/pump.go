@@ -275,8 +275,8 @@ func (p *Pump) enqueue() bool {
 }
 
 // Reap takes in completions of the send queue from cq, as many as fit wcs; more says that
-// there may be others. Under the owner's lock nobody else has polled any that he has not
-// taken in: at the end of the connection, who finds cq empty has them all.
+// there may be others. Under the owner's lock, whatever others have polled has been
+// taken in: at the end of the connection, an empty cq means that all of them have.
 func (p *Pump) Reap(cq *rdma.CQ, wcs []rdma.WC) (more bool) {
 	n := cq.Poll(wcs)
 	for i := range wcs[:n] {

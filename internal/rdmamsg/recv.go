@@ -136,7 +136,7 @@ func (l *Link) Received(wc *rdma.WC) *Recv {
 }
 
 // Keep counts the buffer b, which the link has received into, as held until it is freed. scarce
-// tells the caller to free it at once, with what he has to do without.
+// tells the caller to free it at once, and to do without what is in it.
 func (l *Link) Keep(b *Recv) (scarce bool) {
 	b.link = l
 	return l.d.scarce(l.d.out.Add(1), l.kept.Add(1))

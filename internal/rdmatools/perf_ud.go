@@ -162,7 +162,7 @@ func (d *perfDatagrams) lookup(l *rdma.Lookup) rdma.LookupAnswer {
 	var o perfOffer
 	err := o.parse(l.PrivateData)
 	switch {
-	case d.client.IsValid() && from != d.client: // whatever he asks for
+	case d.client.IsValid() && from != d.client: // whatever it asks for
 		return rdma.LookupAnswer{PrivateData: []byte("the server is busy with another client")}
 	case err != nil:
 		err = fmt.Errorf("the private data is no test of this program: %w", err)

@@ -137,7 +137,7 @@ func (c *Conn) Close() error {
 }
 
 // Drop ends c for its tally and for a capture, and leaves the connection that New was given as it
-// is. It is for who closes that himself.
+// is. It is for a caller that closes that itself.
 func (c *Conn) Drop() {
 	c.inq.Stop()
 	c.endTap(true)

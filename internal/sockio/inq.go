@@ -10,12 +10,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The reader of a TCP socket is told that he has taken everything, so that he can
+// The reader of a TCP socket is told that it has taken everything, so that it can
 // wait without one more system call that finds the socket empty.
 //
 // The Go poller reports edges: an event is reported once, whatever is left. A reader
-// may therefore wait when nothing lies in the socket that came before his last read;
-// what comes later raises an event of its own, which the poller keeps for him. What
+// may therefore wait when nothing lies in the socket that came before its last read;
+// what comes later raises an event of its own, which the poller keeps for it. What
 // may lie there is
 //
 //   - data: a short read shows that there is none, and so does TCP_INQ;
@@ -116,7 +116,7 @@ func (q *Inq) left(n int) int {
 	return int(binary.NativeEndian.Uint32(c[16:]))
 }
 
-// Waits is called by the reader before he waits because Recv has said that the socket
+// Waits is called by the reader before it waits because Recv has said that the socket
 // is empty.
 func (q *Inq) Waits() {
 	if q.armed.Load() {

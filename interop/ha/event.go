@@ -39,7 +39,7 @@ var events = []event{
 	{name: "hang", do: hang, budget: aSecondMore},
 }
 
-// suits reports whether an event makes sense: whoever is fenced by the disk alone keeps his
+// suits reports whether an event makes sense: a node that is fenced by the disk alone keeps its
 // power, and the address.
 func (e *event) suits(c configuration) bool {
 	return !c.storageFence || e.name == "power" || e.name == "pause"

@@ -216,7 +216,7 @@ func (a *app) absolute(command string, first int) {
 func flagsOf(cmd *cobra.Command) []string {
 	var out []string
 	cmd.Flags().Visit(func(f *pflagFlag) {
-		if f.Name == agreedFlag { // answers to questions are added by who runs the command
+		if f.Name == agreedFlag { // answers to questions are added by whoever runs the command
 			return
 		}
 		if s, ok := f.Value.(interface{ GetSlice() []string }); ok {

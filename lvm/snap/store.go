@@ -175,7 +175,7 @@ func (s *Store) load() error {
 	return nil
 }
 
-// settle makes durable what load has found. Whoever wrote it may have been killed before he flushed
+// settle makes durable what load has found. Its writer may have been killed before it flushed
 // it, or the flush has failed, and then only the page cache has it: the origin would be overwritten
 // where the disk has no exception, or would be merged into anew from one that has been taken away.
 // It is written again, because after a flush that failed the kernel takes it for written. Only the

@@ -124,7 +124,7 @@ func (c *counted) Write(p []byte) (int, error) {
 // Flush sends what has been written.
 func (c *counted) Flush() error { return c.rc.Flush() }
 
-// StopCapture ends the capture that there is; what it has so far goes to who has asked for it.
+// StopCapture ends the capture that there is; what it has so far goes to whoever has asked for it.
 func (c *Client) StopCapture(ctx context.Context) error {
 	return c.do(ctx, http.MethodDelete, "/v1/capture", nil, nil)
 }

@@ -8,8 +8,8 @@ import (
 
 // This file is about ends: of a slot, and with the last one of its session.
 
-// doneLocked reports whether nothing uses the slot any more; then it is the caller's, who
-// settles it without sess.mu, which he holds now.
+// doneLocked reports whether nothing uses the slot any more; then it is the caller's, which
+// holds sess.mu now, and settles it after releasing that.
 func (k *task) doneLocked() bool {
 	if k.state != taskEnded || k.moving > 0 || k.pins > 0 {
 		return false

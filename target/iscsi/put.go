@@ -40,7 +40,7 @@ func (k *task) DataIn(_ *scsi.Task, off uint32, list [][]byte) error {
 	return err
 }
 
-// dataInLocked is DataIn for who holds sess.mu.
+// dataInLocked is DataIn for a caller that holds sess.mu.
 func (k *task) dataInLocked(off uint32, segs [][]byte, n int) error {
 	if k.state != taskRunning || k.scsi.Aborted() {
 		return errTaskAborted

@@ -136,7 +136,7 @@ func (s *session) ending() bool {
 	return s.endingLocked()
 }
 
-// endingLocked is ending for who holds s.mu.
+// endingLocked is ending for a caller that holds s.mu.
 func (s *session) endingLocked() bool { return s.doomed || s.state != sessionActive }
 
 // openWindowLocked gives free places to the initiator. The caller holds s.mu.

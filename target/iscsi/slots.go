@@ -52,9 +52,9 @@ func (m *commands) slotLocked(c *conn, p *iscsi.PDU) (*task, iscsi.RejectReason)
 
 // slots are the command slots of a connection. They come in pieces, which are lent: all go
 // back when no slot is in use, so that many sessions that are at work in turns use the same few,
-// which stay in the processor's cache. Who comes too late for a command (see volume.Request)
-// may find that its slot is another session's, or nobody's: before he looks into it, he asks the
-// connection that it came on (hasLocked). At error recovery level 2 it must not be: what an
+// which stay in the processor's cache. Code that comes too late for a command (see volume.Request)
+// may find that its slot is another session's, or free: before it looks into the slot, it asks the
+// connection that the command came on (hasLocked). At error recovery level 2 it must not be: what an
 // aborted task has left parked stays in the slot.
 type slots struct {
 	pieces []*slotPiece
@@ -87,7 +87,7 @@ func (p *slotPiece) has(k *task) bool {
 	return false
 }
 
-// forget keeps nothing alive of who has had the slots.
+// forget drops every reference to the commands that have used the slots.
 func (p *slotPiece) forget() {
 	for i := range p {
 		k := &p[i]

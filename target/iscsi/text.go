@@ -19,7 +19,7 @@ import (
 // Of an answer only as much is made as the next PDU takes: the list of targets may
 // be long, and an initiator may never ask for its end.
 //
-// sess.mu guards it, unless it is busy: then it belongs to who answers.
+// sess.mu guards it, unless it is busy: then it belongs to the goroutine that answers.
 type textExchange struct {
 	c    *conn
 	ttt  uint32 // ReservedTag: no exchange is open

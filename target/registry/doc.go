@@ -12,7 +12,7 @@
 // A program hands it a configuration and a server, and asks it for changes. It knows no
 // flags, signals or sockets.
 //
-// Storage that does not answer holds up nobody but who asks for the same volume: whoever
+// Storage that does not answer holds up nobody but those who ask for the same volume: whoever
 // opens, resizes or closes a volume holds that volume's turn (volumes.begin), and nothing
 // else. The configuration in force is a pointer that a reload replaces at its end. Locks, in
 // the order in which they may be taken:

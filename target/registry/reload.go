@@ -71,7 +71,7 @@ func (r *Registry) Reload(ctx context.Context, dry bool) ([]Change, error) {
 	}
 }
 
-// reload is Reload for who has its turn.
+// reload is Reload for a caller that has its turn.
 func (r *Registry) reload(ctx context.Context, dry bool) ([]Change, error) {
 	if r.load == nil {
 		return nil, errNoFile

@@ -207,7 +207,7 @@ func (s *volumes) release(ctx context.Context, freed []*openVolume) error {
 // closePatience is how long somebody waits for the end of a volume that has lost its last place.
 const closePatience = 10 * time.Second
 
-// dropUnused is drop for who does not have the turn. When that does not come before ctx ends, or storage takes
+// dropUnused is drop for a caller that does not have the turn. When that does not come before ctx ends, or storage takes
 // longer than closePatience, the volume is closed later, and the log has what became of it.
 func (s *volumes) dropUnused(ctx context.Context, o *openVolume) error {
 	name := s.description(o).Name

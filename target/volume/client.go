@@ -12,7 +12,7 @@ type Registrant struct {
 	Port   uint16 `json:"target_port"`
 }
 
-// Client is who asks: a registrant as long as it is connected. Commands and events name
+// Client is the sender of commands: a registrant as long as it is connected. Commands and events name
 // clients by their address.
 type Client struct {
 	ID Registrant

@@ -24,7 +24,7 @@
 //
 // An [Op] is a command in execution. It is embedded in the slot of its front end and
 // reaches it by [Request], so that nothing is allocated for a command. Its states, and
-// the table of transitions, are in op.go. A [Client] is who asks; it is the address that
+// the table of transitions, are in op.go. A [Client] is the sender of commands; it is the address that
 // commands, copies and events have in common, and its [Registrant] the name that
 // survives it.
 //
@@ -69,7 +69,7 @@
 // That keeps what fencing promises: PREEMPT at the owner takes away all registrations with a key, and
 // a note with that key is worth nothing from then on, wherever it is. No node need talk to another.
 //
-// RELEASE ends well for who has a note, and does nothing, as for any registrant that is not the
+// RELEASE succeeds for a host with a note, and does nothing, as for any registrant that is not the
 // holder. PERSISTENT RESERVE IN is answered from the shared folder, in which owners save before they
 // answer; if it is not here (it moves with the volumes), NOT READY as before. Everything else
 // (RESERVE, PREEMPT, CLEAR, REGISTER AND MOVE, SPEC_I_PT) is NOT READY, LOGICAL UNIT NOT ACCESSIBLE,

@@ -223,7 +223,7 @@ func (p *Place) Use() bool {
 	return true
 }
 
-// Hold is Use for who has the place in use already: it succeeds even if the place has
+// Hold is Use for a caller that has the place in use already: it succeeds even if the place has
 // been removed meanwhile.
 func (p *Place) Hold() { p.users.Add(1) }
 

@@ -225,7 +225,7 @@ func (b *reserved) ClearReservations(by *Client, key uint64) error {
 
 // Preempt describes a preemption.
 type Preempt struct {
-	Key    uint64          // of who preempts
+	Key    uint64          // of the preempting registrant
 	Victim uint64          // registrations with this key go; 0: those of all other registrants, who hold the reservation
 	Type   ReservationType // of the reservation that takes the place of the victim's
 	// Ended, if it is set, makes it a preempt and abort: the commands and copies of the

@@ -4,7 +4,7 @@ import "sync/atomic"
 
 // Wait is one task management function that waits for commands to end.
 type Wait struct {
-	left atomic.Int32 // commands that have not ended, and one for who counts them
+	left atomic.Int32 // commands that have not ended, and one for the goroutine that counts them
 	done func()
 }
 

@@ -69,8 +69,8 @@ func takeCache(name, home string) (id string) {
 	return ""
 }
 
-// stands reports whether there may be a record. Who has a store open without one of his own must
-// remove it when he loses something: it would tell whoever comes next that nothing was lost.
+// stands reports whether there may be a record. A user of a store that has no record of its own must
+// remove it after losing something: it would tell the next user that nothing was lost.
 func stands(name string) bool {
 	_, err := os.Lstat(name)
 	return !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTDIR)

@@ -122,7 +122,7 @@ func (m *mapped) lock(off, end int64) error {
 // check validates a range against the size now.
 func (m *mapped) check(off, n int64) error { return m.checkMode(off, n, blockdev.Wait) }
 
-// checkMode is check for who may not wait for storage to shrink.
+// checkMode is check for a caller that may not wait for storage to shrink.
 func (m *mapped) checkMode(off, n int64, mode blockdev.Mode) error {
 	if !within(off, n, m.limit.Load()) {
 		if err := m.beyond(off, n, mode); err != nil {

@@ -31,7 +31,7 @@ type pages struct {
 	// holesKnown makes unknown pages holes: the store began empty and only
 	// this process writes to it.
 	holesKnown bool
-	marking    sync.Mutex // of readers, and of who takes marks away; guards cleared
+	marking    sync.Mutex // of readers, and of those who take marks away; guards cleared
 	cleared    uint64     // how often marks were taken away
 }
 
@@ -185,7 +185,7 @@ func (t *pages) setHoles(off, n int64, look uint64) bool {
 	return true
 }
 
-// mark is set for who has what that needs; n > 0.
+// mark is set for a caller that has what that needs; n > 0.
 func (t *pages) mark(off, n int64, s pageState) {
 	first, last := uint64(off)>>t.shift, uint64(off+n-1)>>t.shift
 	for w := first / 64; w <= last/64; w++ {

@@ -30,7 +30,7 @@ func (r *Recorder) ControlNotify(p *iscsi.PDU) {
 	}
 }
 
-// keep is p for who needs it beyond the up-call.
+// keep is p, or a copy of it, for use beyond the up-call.
 func keep(p *iscsi.PDU) *iscsi.PDU {
 	if p.Recycle != nil {
 		return p

@@ -20,7 +20,7 @@ type opening struct {
 	speaker   *time.Timer // of a responder that may speak first
 }
 
-// beginLocked queues what is sent before everything else, and sees to who may speak first.
+// beginLocked queues what is sent before everything else, and settles who may speak first.
 func (s *opening) beginLocked(p *Params) {
 	qp := s.qp
 	qp.tx.allowed = s.initiator

@@ -21,7 +21,7 @@ import (
 //
 // What is left then are the numbers of the next messages, what was agreed on, and bytes that
 // were read and not looked at. No STag is among it: the sinks of Reads are closed with the
-// answer, and windows and regions are the user's, who knows whether his peer has any.
+// answer, and windows and regions are the user's, who knows whether the peer has any.
 
 // Park makes the receiver stop between two messages as soon as may, which it calls without
 // locks, reports true and nothing is in flight for which it has to read; Nudge makes it ask

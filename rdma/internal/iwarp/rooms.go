@@ -11,8 +11,8 @@ import (
 // only while bytes are on their way through user space. So it is lent: by a receiver from
 // its first read until the socket is empty and everything has gone where it belongs, by a
 // transmitter until the socket has taken the round. An idle connection has neither, and
-// many busy ones use the same few, which stay in the processor's cache. Who waits for the
-// rest of a header, or for room in the socket, keeps his: a peer that stops there holds
+// many busy ones use the same few, which stay in the processor's cache. One that waits for
+// the rest of a header, or for room in the socket, keeps its own: a peer that stops there holds
 // what every connection would have without lending.
 
 // rxRoom is what the bytes of a receiver come into.

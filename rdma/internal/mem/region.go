@@ -59,7 +59,7 @@ type Region struct {
 	segs    [][]byte
 	one     [1][]byte // backing of segs for a single piece
 
-	open   atomic.Bool   // valid, for who has not locked r: false says that nothing is touched any more
+	open   atomic.Bool   // valid, for readers without the lock of r: false says that nothing is touched any more
 	faults atomic.Uint64 // placements that failed because the memory cannot be touched
 }
 
@@ -268,7 +268,7 @@ func (r *Region) State() State {
 	return State{r.valid, r.stag, r.base}
 }
 
-// What follows is for who holds the region, or is called by Opened or Closed.
+// What follows is for a caller that holds the region, or is called by Opened or Closed.
 
 // Names reports whether stag and offset to are those of the first byte.
 func (r *Region) Names(stag uint32, to uint64) bool { return r.stag == stag && r.base == to }

@@ -118,9 +118,9 @@ func (cq *CQ) Wait(ctx context.Context) error {
 	}
 }
 
-// awake is for who has slept in Wait, woken by a completion or not, and reports whether it is what
-// he has waited for. The others go on waiting: the queue is armed for the next one of them, or wakes
-// him too.
+// awake is called after a sleep in Wait, woken by a completion or not, and reports whether that is what
+// the caller waits for. The other waiters go on: the queue is armed for the next one of them, or wakes
+// that one too.
 func (cq *CQ) awake(woken bool) (fired bool) {
 	cq.mu.Lock()
 	defer cq.mu.Unlock()
@@ -191,7 +191,7 @@ func (cq *CQ) AddAll(wcs []WC) bool {
 
 // Dispatch runs the handler if completions have come since it last started. If
 // it is running on another goroutine, or further up on this one, that run is
-// repeated instead: whoever ends a run looks once more after he has said so.
+// repeated instead: whoever ends a run looks once more after saying so.
 func (cq *CQ) Dispatch() {
 	if cq.handler == nil {
 		return

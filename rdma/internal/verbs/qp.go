@@ -79,7 +79,7 @@ type QP struct {
 	Dying   atomic.Bool   // set once: transmitter and receiver must stop
 	Failing chan struct{} // closed with it
 	Closed  atomic.Bool   // by the user
-	Done    chan struct{} // closed by who is the last to go: the engine, or a close without a connection
+	Done    chan struct{} // closed by the last to go: the engine, or a close without a connection
 
 	RQ RecvQueue
 
@@ -98,7 +98,7 @@ func (qp *QP) Init(o Owner, maxRecv int) {
 // Owner is the front's half.
 func (qp *QP) Owner() Owner { return qp.owner }
 
-// PostLocked adds an entry to the send queue for the caller to fill before he unlocks
+// PostLocked adds an entry to the send queue for the caller to fill before it unlocks
 // Mu; nil without an error means that the request has been flushed.
 func (qp *QP) PostLocked(id uint64, op Opcode) (*WQE, error) {
 	if qp.state != StateRTS {

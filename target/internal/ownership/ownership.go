@@ -69,7 +69,7 @@ func (s *Store) Claim(ctx context.Context) (Record, error) {
 	return s.claim(func(f *os.File) error { return s.waitLock(ctx, f) })
 }
 
-// TryClaim is Claim for who does not wait: it has ErrHeld for an error.
+// TryClaim is Claim without waiting: it fails with ErrHeld.
 func (s *Store) TryClaim() (Record, error) {
 	return s.claim(func(f *os.File) error {
 		free, err := tryLock(f)
@@ -147,7 +147,7 @@ type heldError struct {
 func (e *heldError) Error() string { return e.text }
 func (e *heldError) Unwrap() error { return e.why }
 
-// held is the error of who does not wait any longer for the lock that f is.
+// held is the error of a caller that no longer waits for the lock of f.
 func (s *Store) held(f *os.File, why error) error {
 	who, _ := s.Owner()
 	if who == (Record{}) {

@@ -193,7 +193,7 @@ func (c *Conn) endLocked(err error) {
 }
 
 // Forget says that nobody wants to be told any more but by Hooks.Gone: the connection keeps
-// nothing else of who it was made for.
+// nothing else of its user.
 func (c *Conn) Forget() {
 	c.m.mu.Lock()
 	defer c.m.unlock()

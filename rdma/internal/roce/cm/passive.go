@@ -146,7 +146,7 @@ func (in *Incoming) refuse(why mad.Reason, private []byte) error {
 	return nil
 }
 
-// take is for who answers: nobody else does after it.
+// take is called by whoever answers: nobody else does after it.
 func (in *Incoming) take() error {
 	c := in.c
 	if c.in != in {

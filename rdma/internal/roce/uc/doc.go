@@ -5,8 +5,8 @@
 //	packets --> Receiver.Receive --> memory (package mem), receive buffers, completions: TakeWCs
 //
 // A packet that was lost takes its message with it: the Receiver drops what comes until
-// the next message begins. Nobody is told, on either side, so that whoever uses UC finds
-// gaps himself. There are no READs, no atomics and no invalidation of keys.
+// the next message begins. Neither side is told, so an application has to find gaps itself.
+// There are no READs, no atomics and no invalidation of keys.
 //
 // PSNs show gaps and nothing else: a message of one packet that comes twice, or behind a
 // later one, is executed when it comes, as the standard has it and as Linux's rxe does.

@@ -45,8 +45,8 @@
 //     arrive.
 //   - 8 MiB of receive buffer are asked for, and what was given can be read: 25 packets of 4 KiB fit
 //     the default, and rxe may have 128 on their way.
-//   - Where rdma_rxe is loaded nobody else can have the port in the first network namespace, whatever
-//     options he sets: the error says so.
+//   - Where rdma_rxe is loaded no process can have the port in the first network namespace, whatever
+//     options it sets: the error says so.
 //
 // Other ways. MSG_ZEROCOPY: over loopback the kernel copies all the same, at twice the price, and
 // memory that changes before it is sent makes a wrong ICRC. Connected sockets: their identification

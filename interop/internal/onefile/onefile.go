@@ -42,28 +42,6 @@ const (
 	attrValid          = 1 << 30 // seconds for which the kernel need not ask again
 )
 
-// FUSE opcodes.
-const (
-	fuseLookup      = 1
-	fuseForget      = 2
-	fuseGetattr     = 3
-	fuseSetattr     = 4
-	fuseOpen        = 14
-	fuseRead        = 15
-	fuseWrite       = 16
-	fuseStatfs      = 17
-	fuseRelease     = 18
-	fuseFsync       = 20
-	fuseFlush       = 25
-	fuseInit        = 26
-	fuseOpendir     = 27
-	fuseReleasedir  = 29
-	fuseAccess      = 34
-	fuseInterrupt   = 36
-	fuseDestroy     = 38
-	fuseBatchForget = 42
-)
-
 // Mount makes dir the file system, with a file of size bytes.
 func Mount(dir string, size int64, store Store) (*File, error) {
 	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
@@ -92,14 +70,10 @@ func (f *File) Close() {
 // Forget has the kernel forget what it has cached of the file, so that what is read next is
 // the store's.
 func (f *File) Forget() error {
-	const invalidateInode = 2 // enum fuse_notify_code
-	le := binary.LittleEndian
-	out := make([]byte, 40)
-	le.PutUint32(out, uint32(len(out)))
-	le.PutUint32(out[4:], invalidateInode)
-	le.PutUint64(out[16:], diskNode)
 	// From the beginning, offset 0, as much as there is: length 0.
-	if _, err := unix.Write(f.fd, out); err != nil && !errors.Is(err, unix.ENOENT) { // it has nothing of it
+	n := invalInode{Node: diskNode}
+	n.Len, n.Error = uint32(binary.Size(n)), notifyInvalInode
+	if _, err := unix.Write(f.fd, encode(n)); err != nil && !errors.Is(err, unix.ENOENT) { // it has nothing of it
 		return fmt.Errorf("onefile: %w", err)
 	}
 	return nil
@@ -119,122 +93,107 @@ func (f *File) serve() {
 		case err != nil:
 			return // ENODEV: it is no longer mounted
 		}
-		const header = 40
-		if n < header {
+		var h inHeader
+		body, err := decode(buf[:n], &h)
+		if err != nil {
 			return
 		}
-		le := binary.LittleEndian
-		op, unique, node := le.Uint32(buf[4:]), le.Uint64(buf[8:]), le.Uint64(buf[16:])
-		if op == fuseForget || op == fuseBatchForget || op == fuseInterrupt {
+		if h.Op == opForget || h.Op == opBatchForget || h.Op == opInterrupt {
 			continue // these are not answered
 		}
-		body, e := f.handle(op, node, buf[header:n])
-		out := make([]byte, 16, 16+len(body))
-		if e != 0 {
-			body = nil
+		answer, errno := f.handle(&h, body)
+		if errno != 0 {
+			answer = nil
 		}
-		out = append(out, body...)
-		le.PutUint32(out, uint32(len(out)))
-		le.PutUint32(out[4:], uint32(-int32(e)))
-		le.PutUint64(out[8:], unique)
-		if _, err := unix.Write(f.fd, out); err != nil && !errors.Is(err, unix.ENOENT) {
+		out := outHeader{Error: -int32(errno), Unique: h.Unique}
+		out.Len = uint32(binary.Size(out) + len(answer))
+		if _, err := unix.Write(f.fd, append(encode(out), answer...)); err != nil && !errors.Is(err, unix.ENOENT) {
 			return
 		}
-		if op == fuseDestroy {
+		if h.Op == opDestroy {
 			return
 		}
 	}
 }
 
-// handle answers one FUSE request for the one file.
-func (f *File) handle(op uint32, node uint64, in []byte) ([]byte, syscall.Errno) {
-	le := binary.LittleEndian
-	switch op {
-	case fuseInit:
-		out := make([]byte, 64)
-		le.PutUint32(out, 7)
-		le.PutUint32(out[4:], 31)
-		le.PutUint32(out[8:], maxFuseData) // read-ahead
-		const bigWrites, maxPages = 1 << 5, 1 << 22
-		le.PutUint32(out[12:], bigWrites|maxPages)
-		le.PutUint16(out[16:], 16) // requests in the background
-		le.PutUint16(out[18:], 12)
-		le.PutUint32(out[20:], maxFuseData)
-		le.PutUint32(out[24:], 1)
-		le.PutUint16(out[28:], maxFuseData/4096)
-		return out, 0
-	case fuseLookup:
-		if node != rootNode || string(in) != "disk\x00" {
+// handle answers one request, whose body follows its header.
+func (f *File) handle(h *inHeader, body []byte) ([]byte, syscall.Errno) {
+	switch h.Op {
+	case opInit:
+		return encode(initOut{
+			Major: 7, Minor: 31, MaxReadahead: maxFuseData, Flags: flagBigWrites | flagMaxPages,
+			MaxBackground: 16, CongestionThreshold: 12, MaxWrite: maxFuseData, TimeGran: 1, MaxPages: maxFuseData / 4096,
+		}), 0
+	case opLookup:
+		if h.Node != rootNode || string(body) != "disk\x00" {
 			return nil, unix.ENOENT
 		}
-		out := make([]byte, 40, 128)
-		le.PutUint64(out, diskNode)
-		le.PutUint64(out[16:], attrValid)
-		le.PutUint64(out[24:], attrValid)
-		return append(out, f.attr(diskNode)...), 0
-	case fuseGetattr, fuseSetattr:
-		const setSize = 1 << 3
-		if op == fuseSetattr && le.Uint32(in)&setSize != 0 && int64(le.Uint64(in[16:])) != f.size {
+		return encode(entryOut{Node: diskNode, EntryValid: attrValid, AttrValid: attrValid, Attr: f.attr(diskNode)}), 0
+	case opGetattr:
+		return encode(attrOut{Valid: attrValid, Attr: f.attr(h.Node)}), 0
+	case opSetattr:
+		var in setattrIn
+		if _, err := decode(body, &in); err != nil {
+			return nil, unix.EINVAL
+		}
+		if in.Valid&setSize != 0 && in.Size != f.size {
 			return nil, unix.EPERM // the disk has its size
 		}
-		out := make([]byte, 16, 104)
-		le.PutUint64(out, attrValid)
-		return append(out, f.attr(node)...), 0
-	case fuseOpen, fuseOpendir:
-		return make([]byte, 16), 0
-	case fuseRead:
-		off, n := int64(le.Uint64(in[8:])), int64(le.Uint32(in[16:]))
-		n = max(0, min(n, f.size-off))
-		p := make([]byte, n)
-		if _, err := f.store.ReadAt(p, off); err != nil {
-			return nil, errnoOf(err)
-		}
-		return p, 0
-	case fuseWrite:
-		off, n := int64(le.Uint64(in[8:])), int(le.Uint32(in[16:]))
-		out := make([]byte, 8)
-		le.PutUint32(out, uint32(n))
-		if off < 0 || off+int64(n) > f.size {
-			return nil, unix.EFBIG
-		}
-		if _, err := f.store.WriteAt(in[40:40+n], off); err != nil {
-			return nil, errnoOf(err)
-		}
-		return out, 0
-	case fuseFsync:
+		return encode(attrOut{Valid: attrValid, Attr: f.attr(h.Node)}), 0
+	case opOpen, opOpendir:
+		return encode(openOut{}), 0
+	case opRead:
+		return f.read(body)
+	case opWrite:
+		return f.write(body)
+	case opFsync:
 		if err := f.store.Flush(); err != nil {
 			return nil, errnoOf(err)
 		}
 		return nil, 0
-	case fuseStatfs:
-		out := make([]byte, 80)
-		le.PutUint32(out[40:], 4096)
-		le.PutUint32(out[44:], 255)
-		le.PutUint32(out[48:], 4096)
-		return out, 0
-	case fuseRelease, fuseReleasedir, fuseFlush, fuseAccess, fuseDestroy:
+	case opStatfs:
+		return encode(statfsOut{BlockSize: 4096, NameLen: 255, FragmentSize: 4096}), 0
+	case opRelease, opReleasedir, opFlush, opAccess, opDestroy:
 		return nil, 0
 	}
 	return nil, unix.ENOSYS
 }
 
-// attr is a struct fuse_attr.
-func (f *File) attr(node uint64) []byte {
-	out := make([]byte, 88)
-	le := binary.LittleEndian
-	le.PutUint64(out, node)
-	mode, links := uint32(unix.S_IFDIR|0o700), uint32(2)
-	if node == diskNode {
-		mode, links = unix.S_IFREG|0o600, 1
-		le.PutUint64(out[8:], uint64(f.size))
-		le.PutUint64(out[16:], uint64(f.size/512))
+func (f *File) read(body []byte) ([]byte, syscall.Errno) {
+	var in readIn
+	if _, err := decode(body, &in); err != nil {
+		return nil, unix.EINVAL
 	}
-	le.PutUint32(out[60:], mode)
-	le.PutUint32(out[64:], links)
-	le.PutUint32(out[68:], uint32(os.Getuid()))
-	le.PutUint32(out[72:], uint32(os.Getgid()))
-	le.PutUint32(out[80:], 4096)
-	return out
+	p := make([]byte, max(0, min(int64(in.Size), f.size-in.Offset)))
+	if _, err := f.store.ReadAt(p, in.Offset); err != nil {
+		return nil, errnoOf(err)
+	}
+	return p, 0
+}
+
+func (f *File) write(body []byte) ([]byte, syscall.Errno) {
+	var in writeIn
+	data, err := decode(body, &in)
+	if err != nil || int64(len(data)) < int64(in.Size) {
+		return nil, unix.EINVAL
+	}
+	if in.Offset < 0 || in.Offset+int64(in.Size) > f.size {
+		return nil, unix.EFBIG
+	}
+	if _, err := f.store.WriteAt(data[:in.Size], in.Offset); err != nil {
+		return nil, errnoOf(err)
+	}
+	return encode(writeOut{Size: in.Size}), 0
+}
+
+// attr is that of the file, or of the folder that it is in.
+func (f *File) attr(node uint64) attr {
+	a := attr{Inode: node, Mode: unix.S_IFDIR | 0o700, Links: 2, UID: uint32(os.Getuid()), GID: uint32(os.Getgid()), BlockSize: 4096}
+	if node == diskNode {
+		a.Mode, a.Links = unix.S_IFREG|0o600, 1
+		a.Size, a.Blocks = uint64(f.size), uint64(f.size/512)
+	}
+	return a
 }
 
 // errnoOf is what the kernel is told of an error: its own, or EIO.

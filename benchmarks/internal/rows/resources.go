@@ -277,43 +277,15 @@ func inProcess(ctx context.Context, text string, open bench.Opener) (*bench.Repo
 // URLs of slowRow's jobs, which stand for the LUNs of its one session.
 const fastURL, slowURL = "row://fast", "row://slow"
 
-// slowJobs are the job files of slowRow.
-func slowJobs() (fast, slow string) {
-	return "[fast]\nuri=" + fastURL + "\nrw=randread\nbs=4k\niodepth=16\ntime_based\nruntime=%dms\n",
-		"[slow]\nuri=" + slowURL + "\nrw=randread\nbs=4k\niodepth=16\nsize=64m\ntime_based\nruntime=%dms\n"
-}
+// Job files of slowRow; the time is filled in.
+const (
+	fastJob = "[fast]\nuri=" + fastURL + "\nrw=randread\nbs=4k\niodepth=16\ntime_based\nruntime=%dms\n"
+	slowJob = "[slow]\nuri=" + slowURL + "\nrw=randread\nbs=4k\niodepth=16\nsize=64m\ntime_based\nruntime=%dms\n"
+)
 
 // slowRow: a volume that takes 50 ms per read beside a fast one, on one
 // connection.
 func slowRow() Row {
-	fast, slow := slowJobs()
-	measure := func(text string) func(context.Context, *Stage) (result.Values, error) {
-		return func(ctx context.Context, st *Stage) (result.Values, error) {
-			cfg, err := initiator.ParseURL(st.started("ours, slow volume").URL)
-			if err != nil {
-				return nil, err
-			}
-			cfg.QueueDepth = 64
-			sess, err := initiator.Dial(ctx, cfg)
-			if err != nil {
-				return nil, err
-			}
-			defer sess.Close()
-			ms := st.Dur.Milliseconds()
-			r, err := inProcess(ctx, strings.ReplaceAll(text, "%d", fmt.Sprint(ms)), func(ctx context.Context, url string, _ bench.OpenOptions) (bench.LUN, error) {
-				l, err := sess.LUN(ctx, map[string]uint64{fastURL: 0, slowURL: 1}[url])
-				if err != nil {
-					return nil, err
-				}
-				return l, nil
-			})
-			if err != nil {
-				return nil, err
-			}
-			d := &r.Clones[0].Dir[0]
-			return result.Values{result.IOPS: float64(d.IOs) / d.Runtime.Seconds(), result.P99: float64(d.Clat.Mean)}, nil
-		}
-	}
 	return Row{
 		Row: result.Row{
 			ID: "slow-volume", Title: "a volume of 50 ms per read beside a fast one, same connection", Metrics: []string{result.IOPS},
@@ -321,9 +293,38 @@ func slowRow() Row {
 		},
 		Place: proc.Free,
 		Contenders: []Contender{
-			{Name: "alone", Prepare: fill("ours, slow volume"), Measure: measure(fast)},
-			{Name: "beside the slow volume", Prepare: fill("ours, slow volume"), Measure: measure(fast + slow)},
+			{Name: "alone", Prepare: fill("ours, slow volume"), Measure: jobsOnOneSession(fastJob)},
+			{Name: "beside the slow volume", Prepare: fill("ours, slow volume"), Measure: jobsOnOneSession(fastJob + slowJob)},
 		},
+	}
+}
+
+// jobsOnOneSession measures the first of some jobs, which all run on one session from this process.
+func jobsOnOneSession(jobs string) func(context.Context, *Stage) (result.Values, error) {
+	return func(ctx context.Context, st *Stage) (result.Values, error) {
+		cfg, err := initiator.ParseURL(st.started("ours, slow volume").URL)
+		if err != nil {
+			return nil, err
+		}
+		cfg.QueueDepth = 64
+		sess, err := initiator.Dial(ctx, cfg)
+		if err != nil {
+			return nil, err
+		}
+		defer sess.Close()
+		open := func(ctx context.Context, url string, _ bench.OpenOptions) (bench.LUN, error) {
+			l, err := sess.LUN(ctx, map[string]uint64{fastURL: 0, slowURL: 1}[url])
+			if err != nil {
+				return nil, err
+			}
+			return l, nil
+		}
+		r, err := inProcess(ctx, strings.ReplaceAll(jobs, "%d", fmt.Sprint(st.Dur.Milliseconds())), open)
+		if err != nil {
+			return nil, err
+		}
+		d := &r.Clones[0].Dir[0]
+		return result.Values{result.IOPS: float64(d.IOs) / d.Runtime.Seconds(), result.P99: float64(d.Clat.Mean)}, nil
 	}
 }
 
@@ -339,36 +340,45 @@ func idleRow() Row {
 	}{{"waiting", "ours, waiting", rdma.BusyPollOff}, {"busy_poll auto", "ours", rdma.BusyPollAuto}, {"busy_poll", "ours, polling", 50 * time.Microsecond}} {
 		r.Ratios = append(r.Ratios, result.Ratio{Name: "idle CPU, " + x.name, Num: x.name, Metric: result.CPUShare, Op: "<=", Want: 0.005})
 		r.Contenders = append(r.Contenders, Contender{Name: x.name, Prepare: fill(x.target), Measure: func(ctx context.Context, st *Stage) (result.Values, error) {
-			l, err := dial(ctx, st.started(x.target).URL, func(c *initiator.Config) { c.BusyPoll = x.spin })
-			if err != nil {
-				return nil, err
-			}
-			defer l.Close()
-			buf := make([]byte, 4096)
-			for i := range int64(100) {
-				if _, err := l.ReadAt(buf, i*4096); err != nil {
-					return nil, err
-				}
-			}
-			time.Sleep(1500 * time.Millisecond)
-			used := func() (time.Duration, error) {
-				a, err := proc.CPU(st.started(x.target).PIDs()[0])
-				if err != nil {
-					return 0, err
-				}
-				b, err := proc.CPU(os.Getpid())
-				return a + b, err
-			}
-			before, err := used()
-			if err != nil {
-				return nil, err
-			}
-			time.Sleep(3 * time.Second)
-			after, err := used()
-			return result.Values{result.CPUShare: (after - before).Seconds() / 3}, err
+			return idleCPU(ctx, st.started(x.target), x.spin)
 		}})
 	}
 	return r
+}
+
+// idleCPU is the share of a processor that target and initiator take together while a session that has
+// just been in use is silent.
+func idleCPU(ctx context.Context, s *peers.Server, spin time.Duration) (result.Values, error) {
+	const settle, silence = 1500 * time.Millisecond, 3 * time.Second
+	l, err := dial(ctx, s.URL, func(c *initiator.Config) { c.BusyPoll = spin })
+	if err != nil {
+		return nil, err
+	}
+	defer l.Close()
+	buf := make([]byte, 4096)
+	for i := range int64(100) {
+		if _, err := l.ReadAt(buf, i*4096); err != nil {
+			return nil, err
+		}
+	}
+	time.Sleep(settle)
+	before, err := cpuOf(s)
+	if err != nil {
+		return nil, err
+	}
+	time.Sleep(silence)
+	after, err := cpuOf(s)
+	return result.Values{result.CPUShare: (after - before).Seconds() / silence.Seconds()}, err
+}
+
+// cpuOf is the processor time that a server and this process have used.
+func cpuOf(s *peers.Server) (time.Duration, error) {
+	theirs, err := proc.CPU(s.PIDs()[0])
+	if err != nil {
+		return 0, err
+	}
+	ours, err := proc.CPU(os.Getpid())
+	return theirs + ours, err
 }
 
 const callsOnce = 0.01

@@ -87,7 +87,7 @@ func (p *slotPiece) has(k *task) bool {
 	return false
 }
 
-// forget drops every reference to the commands that have used the slots.
+// forget drops the references of used slots to connections and nexuses.
 func (p *slotPiece) forget() {
 	for i := range p {
 		k := &p[i]

@@ -30,48 +30,73 @@ func fullDisks(ctx context.Context, r *run) (string, error) {
 	return fmt.Sprintf("%d disks filled, every acknowledged durable write is on them", r.rounds), nil
 }
 
-// fullDisk: many write with FUA and flush on a file system that fills up; what was
-// acknowledged must be there when it is opened again.
-func fullDisk(ctx context.Context, r *run) (err error) {
+// smallDisk is a loop device over a file that its file system has too little room for.
+type smallDisk struct {
+	dir, file string
+	loop      string // the device; "" when it is detached
+}
+
+const smallDiskSize = 16 << 20 // the file system has a quarter of that at most
+
+func newSmallDisk(ctx context.Context, r *run) (_ *smallDisk, err error) {
 	dir, err := os.MkdirTemp(r.dir, "full-")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err := unix.Mount("none", dir, "tmpfs", 0, fmt.Sprintf("size=%dk", 2048+r.rnd.IntN(2048))); err != nil {
-		return fmt.Errorf("%w: a tmpfs cannot be mounted: %v", errNoMeans, err)
+		return nil, fmt.Errorf("%w: a tmpfs cannot be mounted: %v", errNoMeans, err)
 	}
-	defer func() { err = errors.Join(err, unix.Unmount(dir, unix.MNT_DETACH)) }()
-	file := filepath.Join(dir, "disk.img")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		return err
-	}
-	if err := os.Truncate(file, 16<<20); err != nil {
-		return err
-	}
-	out, err := exec.CommandContext(ctx, "losetup", "--find", "--show", file).CombinedOutput()
-	if err != nil {
-		return fmt.Errorf("%w: losetup: %v: %s", errNoMeans, err, out)
-	}
-	loop := strings.TrimSpace(string(out))
-	detach := func() error {
-		if loop == "" {
-			return nil
-		}
-		out, err := exec.Command("losetup", "--detach", loop).CombinedOutput()
+	d := &smallDisk{dir: dir, file: filepath.Join(dir, "disk.img")}
+	defer func() {
 		if err != nil {
-			return fmt.Errorf("losetup --detach %s: %w: %s", loop, err, out)
+			err = errors.Join(err, d.close())
 		}
-		loop = ""
+	}()
+	if err := os.WriteFile(d.file, nil, 0o600); err != nil {
+		return nil, err
+	}
+	if err := os.Truncate(d.file, smallDiskSize); err != nil {
+		return nil, err
+	}
+	out, err := exec.CommandContext(ctx, "losetup", "--find", "--show", d.file).CombinedOutput()
+	if err != nil {
+		return nil, fmt.Errorf("%w: losetup: %v: %s", errNoMeans, err, out)
+	}
+	d.loop = strings.TrimSpace(string(out))
+	return d, nil
+}
+
+// detach takes the device away: what only a cache held is gone, the file is left.
+func (d *smallDisk) detach() error {
+	if d.loop == "" {
 		return nil
 	}
-	defer func() { err = errors.Join(err, detach()) }()
+	out, err := exec.Command("losetup", "--detach", d.loop).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("losetup --detach %s: %w: %s", d.loop, err, out)
+	}
+	d.loop = ""
+	return nil
+}
 
-	t, err := r.target(ctx, loop)
+func (d *smallDisk) close() error {
+	return errors.Join(d.detach(), unix.Unmount(d.dir, unix.MNT_DETACH))
+}
+
+// fullDisk writes with FUA and flushes, at depth, to a disk whose file system fills up. What
+// was acknowledged must be there when the disk is opened again.
+func fullDisk(ctx context.Context, r *run) (err error) {
+	d, err := newSmallDisk(ctx, r)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.close()) }()
+	t, err := r.target(ctx, d.loop)
 	if err != nil {
 		return err
 	}
 	defer func() { t.kill() }()
-	l := load{scheme: "iser", addr: t.addr, ledger: filepath.Join(r.dir, filepath.Base(dir)+".ledger"), size: 16 << 20, block: 4096, depth: 16, seed: r.rnd.Uint64()}
+	l := load{scheme: "iser", addr: t.addr, ledger: filepath.Join(r.dir, filepath.Base(d.dir)+".ledger"), size: smallDiskSize, block: 4096, depth: 16, seed: r.rnd.Uint64()}
 	p, err := r.start("iser-initiator", l.args("--do-verify=0", "--fua", "--continue-on-error=all")...)
 	if err != nil {
 		return err
@@ -85,11 +110,10 @@ func fullDisk(ctx context.Context, r *run) (err error) {
 	if n, err := l.durable(); err != nil || n == 0 {
 		return fmt.Errorf("no durable write was acknowledged before the disk was full: %v\n%s", err, p.tail())
 	}
-	if err := detach(); err != nil {
+	if err := d.detach(); err != nil {
 		return err
 	}
-	// What is left is the file: what only a cache held is gone.
-	if t, err = r.target(ctx, file); err != nil {
+	if t, err = r.target(ctx, d.file); err != nil {
 		return err
 	}
 	l.addr = t.addr

@@ -29,25 +29,38 @@ const (
 	EventAccess                         // the target says that the access state of a path has changed
 )
 
-var eventNames = [...]string{"connected", "connection lost", "reconnect failed", "recovered", "given up", "closed",
-	"fell back to TCP", "asynchronous message", "unit attention", "resized", "command aborted", "LUN reset", "writes may be lost", "down, trying on", "access state changed"}
+// kinds is what is said of each kind of event.
+var kinds = [...]struct {
+	name    string
+	trouble bool
+}{
+	EventConnected:     {"connected", false},
+	EventLost:          {"connection lost", true},
+	EventRetry:         {"reconnect failed", true},
+	EventRecovered:     {"recovered", true},
+	EventFailed:        {"given up", true},
+	EventClosed:        {"closed", false},
+	EventFallback:      {"fell back to TCP", false},
+	EventAsync:         {"asynchronous message", false},
+	EventUnitAttention: {"unit attention", false},
+	EventResized:       {"resized", false},
+	EventAborted:       {"command aborted", true},
+	EventLUNReset:      {"LUN reset", true},
+	EventCacheLost:     {"writes may be lost", true},
+	EventDown:          {"down, trying on", true},
+	EventAccess:        {"access state changed", false},
+}
 
 // String returns a short name.
 func (k EventKind) String() string {
-	if int(k) < len(eventNames) {
-		return eventNames[k]
+	if int(k) < len(kinds) {
+		return kinds[k].name
 	}
 	return fmt.Sprintf("event %d", uint8(k))
 }
 
 // Trouble reports whether the event is a fault, or the end of one.
-func (k EventKind) Trouble() bool {
-	switch k {
-	case EventLost, EventRetry, EventRecovered, EventFailed, EventAborted, EventLUNReset, EventCacheLost, EventDown:
-		return true
-	}
-	return false
-}
+func (k EventKind) Trouble() bool { return int(k) < len(kinds) && kinds[k].trouble }
 
 // Event is one thing worth a log line. Nothing is reported per command that
 // succeeds.

@@ -28,25 +28,37 @@ const (
 	EventCacheLost                      // the controller may have lost acknowledged writes; the next flush fails
 )
 
-var eventNames = [...]string{"connected", "connection lost", "reconnect failed", "recovered", "down, trying on", "given up", "closed",
-	"asynchronous event", "resized", "discovery log changed", "command aborted", "authenticated again", "authentication failed", "writes may be lost"}
+// kinds is what is said of each kind of event.
+var kinds = [...]struct {
+	name    string
+	trouble bool
+}{
+	EventConnected:     {"connected", false},
+	EventLost:          {"connection lost", true},
+	EventRetry:         {"reconnect failed", true},
+	EventRecovered:     {"recovered", true},
+	EventDown:          {"down, trying on", true},
+	EventFailed:        {"given up", true},
+	EventClosed:        {"closed", false},
+	EventAsync:         {"asynchronous event", false},
+	EventResized:       {"resized", false},
+	EventDiscovery:     {"discovery log changed", false},
+	EventAborted:       {"command aborted", true},
+	EventAuthenticated: {"authenticated again", false},
+	EventUnproved:      {"authentication failed", true},
+	EventCacheLost:     {"writes may be lost", true},
+}
 
 // String returns a short name.
 func (k EventKind) String() string {
-	if int(k) < len(eventNames) {
-		return eventNames[k]
+	if int(k) < len(kinds) {
+		return kinds[k].name
 	}
 	return fmt.Sprintf("EventKind(%d)", uint8(k))
 }
 
 // Trouble reports whether the event is a fault, or the end of one.
-func (k EventKind) Trouble() bool {
-	switch k {
-	case EventLost, EventRetry, EventRecovered, EventDown, EventFailed, EventAborted, EventCacheLost, EventUnproved:
-		return true
-	}
-	return false
-}
+func (k EventKind) Trouble() bool { return int(k) < len(kinds) && kinds[k].trouble }
 
 // Event is one thing worth a log line. Nothing is reported per command that succeeds.
 type Event struct {

@@ -59,8 +59,8 @@ type path struct {
 
 var errOpening = errors.New("it is being opened")
 
-// reason says why the path is not used. The caller holds v.mu.
-func (p *path) reason() error {
+// reasonLocked says why the path is not used.
+func (p *path) reasonLocked() error {
 	if !p.up {
 		return p.why
 	}
@@ -89,7 +89,7 @@ func (p *path) open(ctx context.Context) error {
 			p.untold = true
 		}
 		p.why = err
-		p.v.tellUnused()
+		p.v.tellUnusedLocked()
 	} else {
 		p.vol, p.untold = vol, false
 	}
@@ -211,14 +211,14 @@ func (p *path) set(up bool, access blockio.Access, shared bool, why error) {
 	}
 	switch {
 	case p.up != up && up, up && p.access != access:
-		v.event("%s: %v", p.dial.Name, access)
+		v.eventLocked("%s: %v", p.dial.Name, access)
 	case p.up && !up:
-		p.down(why)
+		p.downLocked(why)
 		if v.ctx.Err() == nil { // else we go, and nothing is lost
-			v.event("%s: lost: %v", p.dial.Name, why)
+			v.eventLocked("%s: lost: %v", p.dial.Name, why)
 		}
 	}
-	stoodBy := p.standsBy()
+	stoodBy := p.standsByLocked()
 	serves := up && access.Usable() && !(p.up && p.access.Usable())
 	p.up, p.access, p.shared, p.why, p.info = up, access, shared, why, info
 	if up && access != blockio.AccessTransitioning {
@@ -231,14 +231,14 @@ func (p *path) set(up bool, access blockio.Access, shared bool, why error) {
 			}
 			o.standby, o.moved, o.stands = nil, true, true
 			o.nudge()
-			if n := o.unknown(); n > 0 {
-				v.event("%s has taken over and repeats %s that %s has left unknown", p.dial.Name, english.Plural(n, "request", ""), o.dial.Name)
+			if n := o.unknownLocked(); n > 0 {
+				v.eventLocked("%s has taken over and repeats %s that %s has left unknown", p.dial.Name, english.Plural(n, "request", ""), o.dial.Name)
 			}
 			v.held.join(&o.fencing)
 			v.held.join(&o.limbo)
 		}
 	}
-	v.settle()
+	v.settleUnlock()
 }
 
 // leave takes note that the path has failed a request with err, which is one of those
@@ -253,35 +253,34 @@ func (p *path) leave(err error) {
 			return
 		}
 		p.access = blockio.AccessTransitioning // until the keeper has asked for the state
-		v.event("%s: not accessible: %v", p.dial.Name, err)
+		v.eventLocked("%s: not accessible: %v", p.dial.Name, err)
 	case p.up:
-		p.down(err)
-		v.event("%s: lost: %v", p.dial.Name, err)
+		p.downLocked(err)
+		v.eventLocked("%s: lost: %v", p.dial.Name, err)
 	default:
 		v.mu.Unlock()
 		return
 	}
-	v.settle()
+	v.settleUnlock()
 	p.nudge()
 }
 
-// down takes note that the path is lost. The caller holds v.mu.
-func (p *path) down(err error) {
+// downLocked takes note that the path is lost.
+func (p *path) downLocked(err error) {
 	p.up, p.why, p.lost = false, err, time.Now()
 	p.standby = nil
 	for _, o := range p.v.paths {
-		if o.standsBy() {
+		if o.standsByLocked() {
 			p.standby = append(p.standby, o)
 		}
 	}
 }
 
-// standsBy reports whether the path, which is up, may take over the volume from another one. The caller holds
-// v.mu.
-func (p *path) standsBy() bool { return p.up && !p.access.Usable() && p.stands }
+// standsByLocked reports whether the path, which is up, may take over the volume from another one.
+func (p *path) standsByLocked() bool { return p.up && !p.access.Usable() && p.stands }
 
-// unknown is how many changes wait until the path is fenced. The caller holds v.mu.
-func (p *path) unknown() int { return p.fencing.n + p.limbo.n }
+// unknownLocked is how many changes wait until the path is fenced.
+func (p *path) unknownLocked() int { return p.fencing.n + p.limbo.n }
 
 // fence makes one attempt to get to know that nothing of what the path carried can take
 // effect any more, and then lets go what waits for that. A path that is up is asked too: it may
@@ -319,11 +318,11 @@ func (p *path) fence() (done bool) {
 	n := p.fencing.n
 	if err == nil {
 		v.held.join(&p.fencing)
-		v.event("%s: fenced, %s repeated", p.dial.Name, english.Plural(n, "request is", "requests are"))
+		v.eventLocked("%s: fenced, %s repeated", p.dial.Name, english.Plural(n, "request is", "requests are"))
 	} else {
 		end = p.fencing.take(idle)
 	}
-	v.settle()
+	v.settleUnlock()
 	endAll(end, &unfencedError{v.cfg.NoPathRetry, err})
 	return true
 }
@@ -364,7 +363,7 @@ func (v *Volume) Paths() []Status {
 	defer v.mu.Unlock()
 	var out []Status
 	for _, p := range v.paths {
-		s := Status{URL: p.dial.Name, State: p.access.String(), Active: slices.Contains(active, p), Outstanding: int(p.outstanding.Load()), Unknown: p.unknown()}
+		s := Status{URL: p.dial.Name, State: p.access.String(), Active: slices.Contains(active, p), Outstanding: int(p.outstanding.Load()), Unknown: p.unknownLocked()}
 		if !p.up {
 			s.State, s.Reason = "down", fmt.Sprint(p.why)
 		}

@@ -202,7 +202,7 @@ func (q *request) await(failed error) {
 	if q.cancel != nil {
 		q.cancel = blockio.Unknown(q.cancel)
 	}
-	if q.over() {
+	if q.overLocked() {
 		return
 	}
 	q.cancel = failed
@@ -211,7 +211,7 @@ func (q *request) await(failed error) {
 		q.again()
 		return
 	}
-	if p.up && p.unknown() == 0 { // it has other sessions
+	if p.up && p.unknownLocked() == 0 { // it has other sessions
 		p.lost = time.Now()
 	}
 	p.limbo.push(q)
@@ -219,9 +219,9 @@ func (q *request) await(failed error) {
 	p.nudge()
 }
 
-// over ends the request if it has been cancelled or the volume is closed; it releases v.mu
-// then. The caller holds v.mu.
-func (q *request) over() bool {
+// overLocked ends the request if it has been cancelled or the volume is closed, and releases v.mu
+// if it does.
+func (q *request) overLocked() bool {
 	v := q.v
 	err := q.cancel
 	if err == nil && v.closed {
@@ -239,13 +239,13 @@ func (q *request) over() bool {
 func (q *request) again() {
 	v := q.v
 	v.mu.Lock()
-	if q.over() {
+	if q.overLocked() {
 		return
 	}
 	p := v.choose()
 	if p == nil {
 		if v.expired {
-			err := v.noPath()
+			err := v.noPathLocked()
 			v.mu.Unlock()
 			q.end(err)
 			return

@@ -41,7 +41,8 @@ type Volume struct {
 	wg     sync.WaitGroup // keepers
 
 	// mu guards what follows, and the states of paths and of requests that are not with a
-	// path. No path is called under it.
+	// path. No path is called under it. Functions whose names end in Locked are called with it
+	// held.
 	mu      sync.Mutex
 	paths   []*path
 	held    queue         // requests that wait for a path
@@ -76,7 +77,7 @@ func Open(ctx context.Context, cfg Config) (*Volume, error) {
 		return nil, err
 	}
 	v.mu.Lock()
-	v.tellUnused()
+	v.tellUnusedLocked()
 	v.mu.Unlock()
 	v.events.Tell()
 	tried := make(chan struct{}, len(v.paths))
@@ -197,17 +198,15 @@ func SameNames(a, b []string) bool {
 	return common
 }
 
-// settle computes which paths requests go to, after the state of one has changed, lets
-// go what waits for one, and tells events. The caller holds v.mu, which settle releases.
-func (v *Volume) settle() {
+// bestLocked are the paths that requests go to, and what the volume is with them: nil if there are none.
+// Its size is that of the smallest path that is up.
+func (v *Volume) bestLocked() (active []*path, info *blockdev.Info) {
 	best, size := blockio.AccessTransitioning, int64(-1)
-	var info *blockdev.Info
 	for _, p := range v.paths {
 		if p.up && !p.moved && p.access < best {
 			best = p.access
 		}
 	}
-	var active []*path
 	for _, p := range v.paths {
 		if p.up && (size < 0 || p.info.Size < size) {
 			size = p.info.Size
@@ -220,13 +219,21 @@ func (v *Volume) settle() {
 			}
 		}
 	}
+	if info != nil {
+		info.Size = size
+	}
+	return active, info
+}
+
+// settleUnlock chooses the paths that requests go to, after the state of one has changed, releases
+// v.mu, lets go what waits for a path, and tells events.
+func (v *Volume) settleUnlock() {
+	active, info := v.bestLocked()
 	v.active.Store(&active)
 	close(v.changed)
 	v.changed = make(chan struct{})
-	resized := false
+	resized := info != nil && v.info.Load().Size != info.Size
 	if info != nil {
-		info.Size = size
-		resized = v.info.Load().Size != size
 		v.info.Store(info)
 	}
 	var released, end []*request
@@ -237,7 +244,7 @@ func (v *Volume) settle() {
 		v.expire.Stop()
 		released = v.held.take(withPath)
 	case v.expired: // what a fence has let go waits no longer than others
-		end, err = v.held.take(idle), v.noPath()
+		end, err = v.held.take(idle), v.noPathLocked()
 	case v.none.IsZero() && !v.closed:
 		v.none = time.Now()
 		for _, p := range v.paths {
@@ -268,35 +275,35 @@ func (v *Volume) giveUp() {
 	}
 	v.expired = true
 	end := v.held.take(idle)
-	err := v.noPath()
-	v.event("no path has come back within %v: requests fail", v.cfg.NoPathRetry)
+	err := v.noPathLocked()
+	v.eventLocked("no path has come back within %v: requests fail", v.cfg.NoPathRetry)
 	v.mu.Unlock()
 	v.events.Tell()
 	endAll(end, err)
 }
 
-// noPath is why requests fail. The caller holds v.mu.
-func (v *Volume) noPath() error {
+// noPathLocked is why requests fail.
+func (v *Volume) noPathLocked() error {
 	errs := []error{ErrNoPath}
 	for _, p := range v.paths {
-		errs = append(errs, fmt.Errorf("%s: %w", p.dial.Name, p.reason()))
+		errs = append(errs, fmt.Errorf("%s: %w", p.dial.Name, p.reasonLocked()))
 	}
 	return errors.Join(errs...)
 }
 
-// tellUnused says of which paths no use is made, once there is one that is used: else whoever opens
-// the volume is told in an error. What Close breaks off is no news. The caller holds v.mu.
-func (v *Volume) tellUnused() {
+// tellUnusedLocked says of which paths no use is made, once there is one that is used: else whoever opens
+// the volume is told in an error. What Close breaks off is no news.
+func (v *Volume) tellUnusedLocked() {
 	for _, p := range v.paths {
 		if p.untold && v.names != nil && !v.closed {
 			p.untold = false
-			v.event("%s: not used: %v", p.dial.Name, p.why)
+			v.eventLocked("%s: not used: %v", p.dial.Name, p.why)
 		}
 	}
 }
 
-// event has v.events.Tell report a line, which settle calls. The caller holds v.mu.
-func (v *Volume) event(format string, args ...any) { v.events.Put(fmt.Sprintf(format, args...)) }
+// eventLocked has v.events.Tell report a line, which settleUnlock calls.
+func (v *Volume) eventLocked(format string, args ...any) { v.events.Put(fmt.Sprintf(format, args...)) }
 
 // Info returns geometry and capabilities; the size is that of the smallest path, while a
 // resize has not reached them all.
@@ -394,7 +401,7 @@ func (v *Volume) await() (*path, error) {
 		ch, over := v.changed, v.expired || v.closed
 		err := blockio.ErrClosed
 		if !v.closed {
-			err = v.noPath()
+			err = v.noPathLocked()
 		}
 		left := v.cfg.NoPathRetry
 		v.mu.Unlock()

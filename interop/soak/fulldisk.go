@@ -38,6 +38,7 @@ type smallDisk struct {
 
 const smallDiskSize = 16 << 20 // the file system has a quarter of that at most
 
+// newSmallDisk mounts a file system of 2 to 4 MiB, and makes the device on it.
 func newSmallDisk(ctx context.Context, r *run) (_ *smallDisk, err error) {
 	dir, err := os.MkdirTemp(r.dir, "full-")
 	if err != nil {

@@ -104,8 +104,6 @@ func (b *reserved) leave() {
 // admitLocked makes registrations of the notes, in what the node that had the volume has
 // left, and forgets them. Preconditions: b.state.mu is held.
 func (b *reserved) admitLocked() error {
-	notes := b.notes
-	b.notes = nil
 	old := b.now.Load()
 	var now *Reservations
 	change := func() {
@@ -114,7 +112,7 @@ func (b *reserved) admitLocked() error {
 			now.Generation++
 		}
 	}
-	for k, n := range notes {
+	for k, n := range b.notes {
 		have, registered := old.regs[k]
 		switch {
 		case n.Key == 0 && registered:
@@ -127,10 +125,13 @@ func (b *reserved) admitLocked() error {
 			}
 		}
 	}
-	if now == nil {
-		return nil
+	if now != nil {
+		if err := b.publishLocked(now); err != nil {
+			return err // the next promotion asks anew
+		}
 	}
-	return b.publishLocked(now)
+	b.notes = nil
+	return nil
 }
 
 // admits reports whether the host of k is registered as n says, through another port.

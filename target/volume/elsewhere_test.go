@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 
 	"softiser/blockdev"
@@ -113,6 +114,52 @@ func TestRegisteredElsewhere(t *testing.T) {
 	b.take(disk)
 	if now := b.v.Reservations(); now.Len() != 2 {
 		t.Errorf("an old note has come back: %+v", now)
+	}
+	b.give()
+}
+
+// fullDir is a shared folder without room for a while.
+type fullDir struct {
+	sharedDir
+	full *bool
+}
+
+func (d fullDir) Save(name string, b []byte) error {
+	if *d.full {
+		return syscall.ENOSPC
+	}
+	return d.sharedDir.Save(name, b)
+}
+
+// A promotion that fails because the registrations cannot be saved forgets nothing: the next attempt has them.
+func TestRegisteredElsewhereBeforeAFailedPromotion(t *testing.T) {
+	full := false
+	s := fullDir{sharedDir{dirStore(t.TempDir())}, &full}
+	disk := newDevice(t, "disk")
+	a, b := newNode(t, s), newNode(t, s)
+	a.take(disk)
+	for n, port := range map[*node]uint16{a: 1, b: 2} {
+		if err := n.v.Register(client("h", port), &Register{NewKey: 1, Ignore: true}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := a.v.Reserve(client("h", 1), 1, WriteExclusiveRegistrants); err != nil {
+		t.Fatal(err)
+	}
+	a.give()
+	if err := b.d.Attach(disk); err != nil {
+		t.Fatal(err)
+	}
+	full = true
+	if err := b.v.Activate(); !errors.Is(err, syscall.ENOSPC) {
+		t.Fatalf("nothing could be saved: %v", err)
+	}
+	full = false
+	if err := b.v.Activate(); err != nil {
+		t.Fatal(err)
+	}
+	if b.v.Forbids(client("h", 2), Writes) {
+		t.Error("a host that has registered through both nodes may not write")
 	}
 	b.give()
 }

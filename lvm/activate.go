@@ -276,20 +276,26 @@ func (as *activeSet) committed() {
 
 // zeroNew zeroes the first n bytes of an lv that only next knows.
 func (as *activeSet) zeroNew(next *meta.VG, lv *meta.LV, n int64) error {
-	tmp := &node{id: lv.ID, name: lv.Name}
-	t, err := as.tableFor(next, tmp, lv)
-	if err == nil {
-		n = min(n, t.Info().Size)
-		err = t.WriteZeroes(0, n, false)
-		if err == nil {
-			err = t.Flush()
+	err := as.withTable(next, lv, func(t *table.Device) error {
+		if err := t.WriteZeroes(0, min(n, t.Info().Size), false); err != nil {
+			return err
 		}
-	}
-	err = errors.Join(err, as.dropAll(tmp.on))
+		return t.Flush()
+	})
 	if err != nil {
 		return fmt.Errorf("zeroing the new volume: %w", err)
 	}
 	return nil
+}
+
+// withTable runs f on the table that lv, which is not active, has by next.
+func (as *activeSet) withTable(next *meta.VG, lv *meta.LV, f func(*table.Device) error) error {
+	tmp := &node{id: lv.ID, name: lv.Name}
+	t, err := as.tableFor(next, tmp, lv)
+	if err == nil {
+		err = f(t)
+	}
+	return errors.Join(err, as.dropAll(tmp.on))
 }
 
 // idle refuses an LV that is open.

@@ -6,6 +6,7 @@ import (
 
 	"softiser/blockdev"
 	"softiser/lvm/internal/ondisk"
+	"softiser/lvm/internal/table"
 	"softiser/lvm/meta"
 )
 
@@ -16,22 +17,25 @@ func (as *activeSet) grow(next *meta.VG, lv *meta.LV, o ExtendOptions, why strin
 	if err := extendSegments(next, lv, o); err != nil {
 		return err
 	}
-	if err := as.md.commit(next, why); err != nil {
-		return err
-	}
-	return as.reload(lv)
+	return as.grown(next, lv, why)
 }
 
-// reload puts the table of lv, as it is in the metadata now, under what is
-// active of it.
-func (as *activeSet) reload(lv *meta.LV) error {
+// grown commits next, in which lv has more extents, and puts the table of it under what is active of lv.
+// That is made first: where the volume could not be used on its new extents all stays as it was.
+func (as *activeSet) grown(next *meta.VG, lv *meta.LV, why string) error {
 	n := as.standing(lv.ID)
 	if n == nil || n.phys == nil {
-		return nil
+		if err := as.withTable(next, lv, func(*table.Device) error { return nil }); err != nil {
+			return fmt.Errorf("%s/%s: %w", next.Name, lv.Name, err)
+		}
+		return as.md.commit(next, why)
 	}
-	t, err := as.tableFor(as.md.group.VG, n, lv)
+	t, err := as.tableFor(next, n, lv)
 	if err != nil {
-		return fmt.Errorf("the metadata of %s is changed, but not what is active: %w", lv.Name, err)
+		return fmt.Errorf("%s/%s: %w", next.Name, lv.Name, err)
+	}
+	if err := as.md.commit(next, why); err != nil {
+		return err
 	}
 	was := n.top.Info()
 	n.phys.Switch(t)

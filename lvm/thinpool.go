@@ -244,10 +244,7 @@ func (ps *thinPools) extendMetadata(name string, extents uint64, why string) err
 }
 
 func (ps *thinPools) grown(next *meta.VG, lv, part *meta.LV, why string) error {
-	if err := ps.md.commit(next, why); err != nil {
-		return err
-	}
-	if err := ps.act.reload(part); err != nil {
+	if err := ps.act.grown(next, part, why); err != nil {
 		return err
 	}
 	if n := ps.act.nodes[lv.ID]; n != nil {

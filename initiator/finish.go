@@ -1,6 +1,10 @@
 package initiator
 
-import "softiser/initiator/blockio"
+import (
+	"errors"
+
+	"softiser/initiator/blockio"
+)
 
 // finish ends a request that is in no queue. The caller holds s.mu.
 func (s *Session) finish(r *request, err error) {
@@ -54,16 +58,18 @@ func (s *Session) stop(r *request, err error) {
 	}
 }
 
-// unknown takes note that r, if it has been cancelled, may yet be carried out. The caller holds s.mu.
+// unknown takes note that r, if it has been cancelled or has failed in a part, may yet be carried out. An
+// ErrSessionLost says so already. The caller holds s.mu.
 func (s *Session) unknown(r *request) {
-	if r.cancel != nil && (rowOf(r.Op).changes || !r.idempotent()) {
+	told := errors.Is(r.cancel, blockio.ErrOutcomeUnknown) || errors.Is(r.cancel, blockio.ErrSessionLost)
+	if r.cancel != nil && !told && (rowOf(r.Op).changes || !r.idempotent()) {
 		s.stats.OutcomeUnknown++
 		r.cancel = blockio.Unknown(r.cancel)
 	}
 }
 
-// endLate ends what recovery has held back of a request, of all if that is nil: writes that timed out
-// with their connection. The caller holds s.mu.
+// endLate ends what recovery has held back of a request, of all if that is nil: writes that timed out, or failed
+// in another part, with their connection. The caller holds s.mu.
 func (s *Session) endLate(only *request) {
 	late := s.rec.late
 	s.rec.late = nil

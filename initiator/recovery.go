@@ -136,11 +136,11 @@ func (rec *recovery) retireCommand(c *conn, t *task, lost error) {
 	if sent {
 		c.dm.ReleaseTask(&t.bufs)
 	}
-	if t.state == taskAborting && t.abortErr == ErrTimeout && rec.holdBack(t) {
-		return
-	}
+	failed := t.state == taskAborting && t.abortErr == ErrTimeout || t.state == taskSent && t.req.cancel != nil
 	if err := rec.verdict(t, sent, lost); err != nil {
-		s.endTask(t, err)
+		if !failed || !rec.holdBack(t, err) {
+			s.endTask(t, err)
+		}
 		return
 	}
 	if t.replays == 0 {
@@ -161,6 +161,9 @@ func (rec *recovery) verdict(t *task, sent bool, lost error) error {
 		s.unknown(t.req)
 		return t.abortErr
 	case t.req.cancel != nil:
+		if sent {
+			s.unknown(t.req)
+		}
 		return t.req.cancel
 	case t.ctl:
 		return lost
@@ -210,16 +213,17 @@ func (rec *recovery) endWaiting(lost error) {
 	}
 }
 
-// holdBack keeps a change that has timed out with its session from its end, until the login of the next
-// one has ended it at the target or the session is given up: of a LUN with several sessions, who is told of
-// the time-out may write anew over another one, and that write is to be the last. The caller holds s.mu.
-func (rec *recovery) holdBack(t *task) bool {
+// holdBack keeps a change that has timed out with its session, or has failed in another part, from its end
+// with err, until the login of the next session has ended it at the target or the session is given up: of a
+// LUN with several sessions, who is told of the failure may write anew over another one, and that write is to
+// be the last. The caller holds s.mu.
+func (rec *recovery) holdBack(t *task, err error) bool {
 	r := t.req
 	if len(r.lun.paths) < 2 || !rowOf(r.Op).changes {
 		return false
 	}
 	rec.s.tasks.put(t)
-	rec.s.stop(r, blockio.ErrTimeoutUnknown)
+	rec.s.stop(r, err)
 	rec.late = append(rec.late, r)
 	return true
 }

@@ -314,6 +314,25 @@ func TestPoisonCommand(t *testing.T) {
 	})
 }
 
+// So does a write of several commands. It ends as what was lost with its session, which other paths may repeat.
+func TestPoisonWriteOfSeveralCommands(t *testing.T) {
+	bubble(t, func(t *testing.T, ft *fakeTarget) {
+		l := dialLUN(t, ft.config())
+		answers(ft, spc.OpWrite10, func(n int, c *fakeDM, _ *iscsi.PDU) bool {
+			if n%2 == 0 {
+				c.cut(errors.New("crashed"))
+			}
+			return true
+		})
+		ended := make(chan error, 1)
+		l.Submit(&Request{Op: OpWrite, Buf: make([]byte, 128<<10), Done: func(r *Request) { ended <- r.Err }})
+		if err := <-ended; !errors.Is(err, ErrSessionLost) || errors.Is(err, ErrOutcomeUnknown) {
+			t.Error(err)
+		}
+		letGo(ft)
+	})
+}
+
 // A lost session is not reinstated before the negotiated DefaultTime2Wait (RFC
 // 7143 §13.15); LIO hangs when it is.
 func TestTime2Wait(t *testing.T) {
@@ -568,6 +587,70 @@ func TestFailedRequestIsNotReplayed(t *testing.T) {
 			t.Errorf("%v, %d WRITEs", err, n())
 		}
 		letGo(ft)
+	})
+}
+
+// Of a change that has failed in one part another part may yet be carried out when its connection has been lost,
+// which whoever knows of other ways to the LUN has to be told.
+func TestFailedRequestWithALostPart(t *testing.T) {
+	for op, code := range map[Op]spc.Opcode{OpRead: spc.OpRead10, OpWrite: spc.OpWrite10} {
+		bubble(t, func(t *testing.T, ft *fakeTarget) {
+			l := dialLUN(t, ft.config())
+			answers(ft, code, func(n int, c *fakeDM, p *iscsi.PDU) bool {
+				if n == 1 {
+					c.check(p, spc.Sense{Key: spc.KeyMedium, ASC: spc.ASCWriteError})
+				}
+				return true
+			})
+			ended := make(chan error, 1)
+			l.Submit(&Request{Op: op, Buf: make([]byte, 128<<10), Done: func(r *Request) { ended <- r.Err }})
+			synctest.Wait()
+			ft.last().cut(errors.New("gone"))
+			if err := <-ended; !errors.Is(err, blockdev.ErrMedium) || errors.Is(err, ErrOutcomeUnknown) != (op == OpWrite) {
+				t.Errorf("%v: %v", op, err)
+			}
+			letGo(ft)
+		})
+	}
+}
+
+// Of two sessions, a write that has failed in one part while another one was lost with its session ends when that is
+// back: what is written over the other one must not be undone by it.
+func TestFailedWriteOfTwoSessions(t *testing.T) {
+	bubble(t, func(t *testing.T, ft *fakeTarget) {
+		cfg := ft.config()
+		cfg.Sessions = 2
+		l := dialLUN(t, cfg)
+		var session *fakeDM
+		answers(ft, spc.OpWrite10, func(n int, c *fakeDM, p *iscsi.PDU) bool {
+			if session = c; n == 1 {
+				c.check(p, spc.Sense{Key: spc.KeyMedium, ASC: spc.ASCWriteError})
+			}
+			return true
+		})
+		ended := make(chan error, 1)
+		l.Submit(&Request{Op: OpWrite, Buf: make([]byte, 128<<10), Done: func(r *Request) { ended <- r.Err }})
+		synctest.Wait()
+		letGo(ft)
+		ft.mu.Lock()
+		ft.dialErr = func(int) error { return errors.New("refused") }
+		ft.mu.Unlock()
+		session.cut(errors.New("gone"))
+		time.Sleep(10 * time.Second) // in virtual time
+		select {
+		case err := <-ended:
+			t.Fatalf("its session is not back: %v", err)
+		default:
+		}
+		if err := <-write(l, 0); err != nil {
+			t.Errorf("over the other session: %v", err)
+		}
+		ft.mu.Lock()
+		ft.dialErr = nil
+		ft.mu.Unlock()
+		if err := <-ended; !errors.Is(err, blockdev.ErrMedium) {
+			t.Error(err)
+		}
 	})
 }
 

@@ -17,8 +17,8 @@ func (e *ConfigError) Unwrap() error { return e.Err }
 // Errors of requests, besides those of package blockdev and of the wire.
 var (
 	// ErrOutcomeUnknown ends a command that must not be repeated (a compare and
-	// write, a raw CDB, a change that was cancelled: see Unknown) and whose connection was lost
-	// before its status came: the target may or may not have carried it out.
+	// write, a raw CDB, a change that was cancelled or of which another part has failed: see Unknown)
+	// and whose connection was lost before its status came: the target may or may not have carried it out.
 	ErrOutcomeUnknown = errors.New("initiator: connection lost before the status arrived; whether the command was carried out is unknown")
 	// ErrSessionLost ends what was outstanding when a session or an association was
 	// given up.
@@ -49,7 +49,7 @@ var (
 	ErrReservation = errors.New("initiator: reservation conflict: another initiator holds the LUN")
 )
 
-// Unknown is an ErrOutcomeUnknown of a request that was given up because of err: it may yet be carried out.
+// Unknown is an ErrOutcomeUnknown of a request that was given up because of err: it, or a part of it, may yet be carried out.
 func Unknown(err error) error {
 	if errors.Is(err, ErrOutcomeUnknown) {
 		return err

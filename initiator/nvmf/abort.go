@@ -84,9 +84,11 @@ func (q *queue) dropLocked(match func(*command) bool, err error) {
 	}
 }
 
-// unknownLocked takes note that r, if it has been cancelled, may yet be carried out.
+// unknownLocked takes note that r, if it has been cancelled or has failed in a part, may yet be carried out. An
+// ErrSessionLost says so already.
 func (q *queue) unknownLocked(r *request) {
-	if r.cancel != nil && (r.op.changes || !r.op.repeatable) {
+	told := errors.Is(r.cancel, blockio.ErrOutcomeUnknown) || errors.Is(r.cancel, blockio.ErrSessionLost)
+	if r.cancel != nil && !told && (r.op.changes || !r.op.repeatable) {
 		q.stats.OutcomeUnknown++
 		r.cancel = blockio.Unknown(r.cancel)
 	}

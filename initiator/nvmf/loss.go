@@ -65,7 +65,10 @@ func (q *queue) retire() {
 		case c.abort != nil:
 			q.unknownLocked(c.req)
 			q.endedLocked(c, c.abort)
-		case c.req.cancel != nil:
+		case c.req.cancel != nil: // another part of it has failed
+			if c.state == cmdSent {
+				q.unknownLocked(c.req)
+			}
 			q.endedLocked(c, c.req.cancel)
 		case c.req.ns.closed.Load():
 			q.endedLocked(c, blockio.ErrClosed) // nobody looks whether the namespace is the same

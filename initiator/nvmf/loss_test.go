@@ -3,9 +3,11 @@ package nvmf_test
 import (
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"softiser/blockdev"
 	"softiser/initiator/blockio"
 	"softiser/internal/await"
 	"softiser/internal/nvme"
@@ -34,5 +36,31 @@ func TestCommandOfALostController(t *testing.T) {
 	}
 	if err := n.Close(); err != nil {
 		t.Error(err)
+	}
+}
+
+// Of a change that has failed in one part another part may yet be carried out when the association is lost, which
+// whoever knows of other controllers has to be told.
+func TestFailedInOnePartAndLost(t *testing.T) {
+	for _, op := range []blockio.Op{blockio.OpRead, blockio.OpWrite} {
+		f := newFake(t)
+		f.ident.MDTS = 1
+		n := open(t, f.config())
+		var came atomic.Int32
+		f.set(func(q *fakeQueue, _ *nvme.Command, e *nvme.CQE) bool {
+			if q.id == 0 {
+				return true
+			}
+			e.SetStatus(nvme.WriteFault | nvme.DoNotRetry)
+			return came.Add(1) == 1
+		})
+		done, before := make(chan error, 1), n.Stats().Completed
+		n.Submit(&blockio.Request{Op: op, Buf: make([]byte, 16<<10), Done: func(r *blockio.Request) { done <- r.Err }})
+		await.True(t, "one part has failed, and the other one is there", func() bool { return n.Stats().Completed > before && came.Load() == 2 })
+		f.drop()
+		if err := <-done; !errors.Is(err, blockdev.ErrMedium) || errors.Is(err, blockio.ErrOutcomeUnknown) != (op == blockio.OpWrite) {
+			t.Errorf("%v: %v", op, err)
+		}
+		f.set(nil)
 	}
 }

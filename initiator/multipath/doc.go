@@ -8,7 +8,7 @@
 //	path --ok--------------------------------------------------> Done
 //	          |--not carried out (never sent, not accessible)--> another path, at once
 //	          |--reads, flushes of a lost path-----------------> another path, at once
-//	          |--writes of a lost path-------------------------> limbo until the path is fenced
+//	          |--writes of a lost path, whole or in part-------> limbo until the path is fenced
 //	          \--an answer that is an error--------------------> Done
 //	no path --> held until there is one, or until NoPathRetry
 //

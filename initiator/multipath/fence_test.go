@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"softiser/blockdev"
 	"softiser/initiator/blockio"
 )
 
@@ -99,6 +100,38 @@ func TestTimedOutWriteOfALostSessionEndsWithItsFence(t *testing.T) {
 					t.Errorf("the block holds %d: a write that has failed has undone a later one", got)
 				}
 			})
+		})
+	}
+}
+
+// Of a write that a path has failed in one part, another one may come late when it was lost with the path. What was
+// refused is repeated behind the fence; with another error the write ends there.
+func TestWriteWithALostPartWaitsForItsFence(t *testing.T) {
+	for _, why := range []error{blockio.ErrInaccessible, blockdev.ErrMedium} {
+		synctest.Test(t, func(t *testing.T) {
+			st := newStorage()
+			a, b := st.path("a"), st.path("b")
+			b.access = blockio.AccessNonOptimized
+			a.lag, a.loses = 20*time.Second, blockio.Unknown(why)
+			v := open(t, Config{}, a, b)
+			w := start(v, write(0, 1))
+			time.Sleep(time.Millisecond)
+			a.cut()
+			time.Sleep(10 * time.Second)
+			pending(t, "the write of which a part was lost", w)
+			do(t, v, write(512, 2))
+			a.restore()
+			switch err := <-w; {
+			case why == blockio.ErrInaccessible && (err != nil || st.get(0) != 1):
+				t.Fatalf("it was not repeated: %v", err)
+			case why == blockdev.ErrMedium && !errors.Is(err, why):
+				t.Fatalf("after the fence: %v", err)
+			}
+			do(t, v, write(0, 3))
+			time.Sleep(a.lag)
+			if got := st.get(0); got != 3 {
+				t.Errorf("%v: the block holds %d: a part of an earlier write has undone a later one", why, got)
+			}
 		})
 	}
 }

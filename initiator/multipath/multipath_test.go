@@ -65,13 +65,14 @@ func TestWriteOfALostPathWaitsForItsFence(t *testing.T) {
 	})
 }
 
-// Writers keep a ledger of what was acknowledged, while paths are cut and come back.
-func ledger(t *testing.T, cfg Config, fences bool) (wrong int) {
+// Writers keep a ledger of what was acknowledged, while paths are cut and come back. What these carry ends with loses
+// then; a writer that is told so writes anew.
+func ledger(t *testing.T, cfg Config, fences bool, loses error) (wrong int) {
 	synctest.Test(t, func(t *testing.T) {
 		st := newStorage()
 		paths := []*fakePath{st.path("a"), st.path("b"), st.path("c")}
 		for _, p := range paths {
-			p.fences, p.latency = fences, 10*time.Millisecond
+			p.fences, p.latency, p.loses = fences, 10*time.Millisecond, loses
 		}
 		v := open(t, cfg, paths...)
 		ctx, stop := context.WithCancel(context.Background())
@@ -83,13 +84,16 @@ func ledger(t *testing.T, cfg Config, fences bool) (wrong int) {
 				defer wg.Done()
 				off := int64(i) * fakeBlock
 				for n := uint64(1); ctx.Err() == nil; n++ {
-					if err := v.Do(context.Background(), write(off, n)); err != nil {
-						t.Errorf("write: %v", err)
-						return
-					}
 					r := read(off)
-					if err := v.Do(context.Background(), r); err != nil {
-						t.Errorf("read: %v", err)
+					err := v.Do(context.Background(), write(off, n))
+					if err == nil {
+						err = v.Do(context.Background(), r)
+					}
+					if errors.Is(err, loses) && errors.Is(err, blockio.ErrOutcomeUnknown) {
+						continue
+					}
+					if err != nil {
+						t.Error(err)
 						return
 					}
 					if got := binary.LittleEndian.Uint64(r.Buf); got != n {
@@ -117,11 +121,18 @@ func TestLedger(t *testing.T) {
 	for _, policy := range []Policy{RoundRobin, QueueDepth} {
 		for _, fences := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%v, fenced through another path: %v", policy, fences), func(t *testing.T) {
-				if wrong := ledger(t, Config{Policy: policy}, fences); wrong > 0 {
+				if wrong := ledger(t, Config{Policy: policy}, fences, blockio.ErrSessionLost); wrong > 0 {
 					t.Errorf("%d reads did not find what had been acknowledged last", wrong)
 				}
 			})
 		}
+	}
+	for _, loses := range []error{blockio.ErrTimeoutUnknown, blockio.Unknown(blockdev.ErrMedium), blockio.Unknown(blockio.ErrInaccessible)} {
+		t.Run(loses.Error(), func(t *testing.T) {
+			if wrong := ledger(t, Config{}, false, loses); wrong > 0 {
+				t.Errorf("%d reads did not find what had been acknowledged last", wrong)
+			}
+		})
 	}
 }
 

@@ -172,17 +172,29 @@ func changes(op blockio.Op) bool {
 	return true
 }
 
+// repeatable reports whether the operation may be carried out twice. One that may not ends with
+// ErrOutcomeUnknown once it was sent.
+func repeatable(op blockio.Op) bool {
+	switch op {
+	case blockio.OpCompareAndWrite, blockio.OpCDB, blockio.OpSQE:
+		return false
+	}
+	return true
+}
+
 // failed takes a request that a path has ended with err: one that says something of the
 // path is repeated, as soon as that is safe.
 func (q *request) failed(err error) {
 	v, p := q.v, q.path
-	lost := errors.Is(err, blockio.ErrSessionLost) && !errors.Is(err, blockio.ErrOutcomeUnknown)
-	// A command that must not be repeated ends with ErrOutcomeUnknown once it was sent.
-	mayBeLate := q.in.Sent && changes(q.Op) && q.Op != blockio.OpCompareAndWrite && q.Op != blockio.OpCDB && v.cfg.Fence != FenceNone
+	unknown, inaccessible := errors.Is(err, blockio.ErrOutcomeUnknown), errors.Is(err, blockio.ErrInaccessible)
+	lost := errors.Is(err, blockio.ErrSessionLost) && !unknown
+	mayBeLate := q.in.Sent && repeatable(q.Op) && changes(q.Op) && v.cfg.Fence != FenceNone
 	switch {
-	case errors.Is(err, blockio.ErrTimeoutUnknown) && mayBeLate:
+	case unknown && mayBeLate && inaccessible: // a part of it was refused, and another one lost
+		q.await(nil)
+	case unknown && mayBeLate:
 		q.await(err)
-	case !lost && !errors.Is(err, blockio.ErrInaccessible):
+	case !lost && !inaccessible:
 		q.finish()
 	default:
 		p.leave(err)

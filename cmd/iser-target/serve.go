@@ -387,6 +387,9 @@ func (a *app) setAccess(node string, number, group uint16, s scsi.AccessState) e
 	if g := a.reg.GroupAt(node, uint32(number)); g != "" {
 		return fmt.Errorf("the volume moves between nodes with group %s; iser-target promote %s and demote change its access states", g, g)
 	}
+	if err := a.reg.Unserved(node, uint32(number)); err != nil {
+		return err
+	}
 	return a.srv.SetAccessState(node, number, group, s)
 }
 

@@ -48,3 +48,14 @@ func findVolume(c *config.Config, name string) (config.Volume, bool) {
 	}
 	return config.Volume{}, false
 }
+
+// volumeAt returns the name of the volume that a configuration serves at p, "" if it serves none.
+func volumeAt(c *config.Config, p place) string {
+	if l := findLUN(findTarget(c, p.node), int(p.id)); l != nil {
+		return l.Volume
+	}
+	if n := findNamespace(findSubsystem(c, p.node), int(p.id)); n != nil {
+		return n.Volume
+	}
+	return ""
+}

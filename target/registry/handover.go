@@ -256,31 +256,12 @@ func (r *Registry) CheckHanded(all []Handed) error {
 			errs = append(errs, fmt.Errorf("volume %s is open with another %s than the configuration of the new process says; such a change takes a restart", h.Name, strings.Join(keys, ", ")))
 		}
 		for _, p := range h.Places {
-			if r.volumeAt(p) != h.Name {
+			if volumeAt(r.config(), place{p.Node, p.ID}) != h.Name {
 				errs = append(errs, fmt.Errorf("volume %s is served at %d of %s, and not so in the configuration of the new process: put it there; or end it by reload, lun remove or namespace remove", h.Name, p.ID, p.Node))
 			}
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// volumeAt returns the name of the volume that the configuration serves at a place.
-func (r *Registry) volumeAt(p HandedPlace) string {
-	for _, t := range r.config().Targets {
-		for _, l := range t.LUNs {
-			if t.IQN == p.Node && uint32(l.LUN) == p.ID {
-				return l.Volume
-			}
-		}
-	}
-	for _, s := range r.config().Subsystems {
-		for _, n := range s.Namespaces {
-			if s.NQN == p.Node && uint32(n.NSID) == p.ID {
-				return n.Volume
-			}
-		}
-	}
-	return ""
 }
 
 // OpenHanded opens the volumes that another process has handed over, which are this one's

@@ -45,7 +45,7 @@ type coming struct {
 }
 
 // errOvertaken ends an attempt that another one has taken the place of.
-var errOvertaken = errors.New("the configuration has been changed since")
+var errOvertaken = errors.New("it has been removed since, or something else asked for in its place")
 
 func newMapping(b *common, g *groups) *mapping {
 	return &mapping{common: b, groups: g, leaving: map[string]bool{}, leavingPlaces: map[place]bool{}, reasons: map[place]string{}, coming: map[place]*coming{}, luns: map[place]config.LUN{}, namespaces: map[place]config.Namespace{}}
@@ -119,7 +119,7 @@ func (m *mapping) add(ctx context.Context, c *coming, p place, v config.Volume, 
 				return err
 			}
 			defer end()
-			if c != nil && m.comes(p) != c {
+			if m.comes(p) != c {
 				return errOvertaken
 			}
 			m.volumes.take(o, p) // first: who removes the target meanwhile finds it
@@ -137,18 +137,16 @@ func (m *mapping) add(ctx context.Context, c *coming, p place, v config.Volume, 
 	return err
 }
 
-// ended takes the end of an attempt to serve something at p into account. One by hand is nil.
+// ended takes the end of an attempt to serve something at p into account.
 func (m *mapping) ended(c *coming, p place, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if c != nil {
-		c.err = err
-		close(c.over)
-		if m.coming[p] != c {
-			return // nobody wants it any more, or another one has the reason
-		}
-		delete(m.coming, p)
+	c.err = err
+	close(c.over)
+	if m.coming[p] != c {
+		return // nobody wants it any more, or another one has the reason
 	}
+	delete(m.coming, p)
 	if err != nil {
 		m.reasons[p] = err.Error()
 	} else {
@@ -158,11 +156,25 @@ func (m *mapping) ended(c *coming, p place, err error) {
 
 // ask begins an attempt to serve something at p.
 func (m *mapping) ask(p place, what any) *coming {
-	c := &coming{what: what, over: make(chan struct{})}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	return m.askLocked(p, what)
+}
+
+func (m *mapping) askLocked(p place, what any) *coming {
+	c := &coming{what: what, over: make(chan struct{})}
 	m.coming[p] = c
 	return c
+}
+
+// claim is ask for an administrator, who is told when something is on its way there already.
+func (m *mapping) claim(p place, what any) (*coming, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.coming[p] != nil {
+		return nil, fmt.Errorf("%s is being added already, and storage has not answered yet; to add something else there, remove it first", p)
+	}
+	return m.askLocked(p, what), nil
 }
 
 // comes returns the attempt to serve something at p that has not ended, nil if there is none.
@@ -253,7 +265,8 @@ func (m *mapping) addNamespace(ctx context.Context, c *coming, cfg *config.Confi
 	})
 }
 
-// remove takes a place away and forgets it, or has what storage has not answered yet not come.
+// remove takes a place away and forgets it, or has what storage has not answered yet not come. What could not
+// be served counts as removed from then on.
 func (m *mapping) remove(ctx context.Context, p place, remove func(context.Context) error) error {
 	if m.isLeaving(p.node) {
 		return fmt.Errorf("%s is being removed with all that it serves, but commands still hold the volumes; reload tries again", p.node)
@@ -262,7 +275,7 @@ func (m *mapping) remove(ctx context.Context, p place, remove func(context.Conte
 		freed, err := m.vacate(ctx, p, remove)
 		return errors.Join(err, m.volumes.release(ctx, freed))
 	}
-	if m.comes(p) != nil {
+	if m.comes(p) != nil || m.missing(p) {
 		return m.dismiss(ctx, p, away)
 	}
 	return away(ctx)
@@ -351,6 +364,9 @@ func (m *mapping) served(p place) (name string, leaving bool) {
 	defer m.mu.Unlock()
 	return name, m.leavingPlaces[p]
 }
+
+// missing reports whether the configuration serves something at p that could not be.
+func (m *mapping) missing(p place) bool { return volumeAt(m.config(), p) != "" && m.reason(p) != "" }
 
 // reason says why nothing is served at a place of the configuration, "" if it has been.
 func (m *mapping) reason(p place) string {

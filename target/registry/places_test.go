@@ -2,6 +2,8 @@ package registry
 
 import (
 	"context"
+	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 
@@ -66,7 +68,7 @@ func TestRemoveWhatJustCame(t *testing.T) {
 					t.Fatal(err)
 				}
 				removed := make(chan error, 1)
-				err = b.mapping.add(t.Context(), nil, p, v, nil, func(dev blockdev.Device) error {
+				err = b.mapping.add(t.Context(), b.mapping.ask(p, config.LUN{LUN: 2, Volume: "new"}), p, v, nil, func(dev blockdev.Device) error {
 					lc.Volume = dev
 					err := b.srv.AddLUN(p.node, target.LUN{Name: "new", LUConfig: lc})
 					go func() { removed <- remove(t.Context(), b, p) }()
@@ -81,6 +83,98 @@ func TestRemoveWhatJustCame(t *testing.T) {
 				}
 				if served, _ := b.mapping.served(p); served != "" || b.storage.openings("new") != 1 || b.storage.closings("new") != 1 {
 					t.Errorf("%q is served, opened %d times and closed %d times", served, b.storage.openings("new"), b.storage.closings("new"))
+				}
+			})
+		})
+	}
+}
+
+// A LUN or a namespace whose volume could not be opened is removed like any other, and comes back with a reload; what is in
+// neither the configuration nor the target cannot be.
+func TestRemoveWhatCouldNotBeServed(t *testing.T) {
+	b := newClosedBed(t, withSick())
+	b.storage.breakDown("sick", errors.New("input/output error"))
+	if err := b.OpenVolumes(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	const iqn, nqn = "iqn.2026-11.test:a", "nqn.2026-11.test:a"
+	why := func() string {
+		st := b.Status()
+		return st.Targets[0].LUNs[0].Error + "; " + st.Subsystems[0].Namespaces[0].Error
+	}
+	if got := why(); strings.Count(got, "input/output error") != 2 {
+		t.Errorf("status says %q", got)
+	}
+	_, traced := b.Trace("", nqn, 1, 0)
+	for _, err := range []error{b.ResizeLUN(t.Context(), iqn, 0, 2<<20), traced, b.Unserved(iqn, 0)} {
+		if err == nil || !strings.Contains(err.Error(), " is not served: ") || !strings.Contains(err.Error(), "input/output error") {
+			t.Errorf("what is not served is to be changed: %v", err)
+		}
+	}
+	if err := errors.Join(b.RemoveLUN(t.Context(), iqn, 0), b.RemoveNamespace(t.Context(), nqn, 1)); err != nil {
+		t.Error(err)
+	}
+	if got := why(); strings.Count(got, "removed by") != 2 {
+		t.Errorf("afterwards status says %q", got)
+	}
+	if err := b.RemoveLUN(t.Context(), iqn, 0); err == nil || !strings.Contains(err.Error(), "there is no LUN 0") {
+		t.Errorf("once more: %v", err)
+	}
+	if err := b.AddLUN(t.Context(), iqn, 9, config.Volume{Name: "sick", Type: config.VolumeMemory, Size: 1 << 20}); err == nil {
+		t.Error("a broken volume is added")
+	}
+	if err := b.RemoveLUN(t.Context(), iqn, 9); err == nil || !strings.Contains(err.Error(), "there is no LUN 9") {
+		t.Errorf("what could not be added by hand either: %v", err)
+	}
+	b.storage.breakDown("sick", nil)
+	if _, err := b.Reload(t.Context(), false); err != nil || b.size(0) != 1<<20 || !strings.Contains(b.spaces(), "1=sick") {
+		t.Errorf("after a reload: %v, the LUN has %d bytes, namespaces are %s", err, b.size(0), b.spaces())
+	}
+}
+
+// What is added by hand and storage does not answer can be removed, and nothing else be added in its place before.
+func TestRemoveWhatIsOnItsWayByHand(t *testing.T) {
+	for what, do := range map[string]struct {
+		add    func(context.Context, *bed, config.Volume) error
+		remove func(context.Context, *bed) error
+	}{
+		"a LUN": {
+			func(ctx context.Context, b *bed, v config.Volume) error {
+				return b.AddLUN(ctx, "iqn.2026-11.test:a", 5, v)
+			},
+			func(ctx context.Context, b *bed) error { return b.RemoveLUN(ctx, "iqn.2026-11.test:a", 5) },
+		},
+		"a namespace": {
+			func(ctx context.Context, b *bed, v config.Volume) error {
+				return b.AddNamespace(ctx, "nqn.2026-11.test:s", 5, v)
+			},
+			func(ctx context.Context, b *bed) error { return b.RemoveNamespace(ctx, "nqn.2026-11.test:s", 5) },
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newBed(t, withSubsystems())
+				late, other := config.Volume{Name: "late", Type: config.VolumeMemory, Size: 1 << 20}, config.Volume{Name: "other", Type: config.VolumeMemory, Size: 1 << 20}
+				answer := b.storage.stall("late")
+				defer answer()
+				added := make(chan error, 1)
+				go func() { added <- do.add(t.Context(), b, late) }()
+				synctest.Wait()
+				if err := do.add(t.Context(), b, other); err == nil || !strings.Contains(err.Error(), "is being added already") {
+					t.Errorf("something else in its place: %v", err)
+				}
+				if err := do.remove(t.Context(), b); err != nil {
+					t.Error(err)
+				}
+				if err := do.add(t.Context(), b, other); err != nil {
+					t.Errorf("afterwards: %v", err)
+				}
+				answer()
+				if err := <-added; !errors.Is(err, errOvertaken) {
+					t.Errorf("who added it is told %v", err)
+				}
+				if b.storage.openings("late") != b.storage.closings("late") || b.storage.openings("other") != 1 || b.storage.closings("other") != 0 {
+					t.Errorf("late was opened %d times and closed %d times", b.storage.openings("late"), b.storage.closings("late"))
 				}
 			})
 		})

@@ -172,7 +172,13 @@ func ProbeStateDir(cfg *config.Config) (start, save error) {
 
 // AddLUN makes a volume a LUN of a target, as long as the target runs.
 func (r *Registry) AddLUN(ctx context.Context, iqn string, lun uint16, v config.Volume) error {
-	return r.mapping.addLUN(ctx, nil, r.config(), nodeName(iqn), config.LUN{LUN: int(lun), Volume: v.Name}, v)
+	iqn = nodeName(iqn)
+	l := config.LUN{LUN: int(lun), Volume: v.Name}
+	c, err := r.mapping.claim(place{iqn, uint32(lun)}, l)
+	if err != nil {
+		return err
+	}
+	return r.mapping.addLUN(ctx, c, r.config(), iqn, l, v)
 }
 
 // Volume returns the description of a volume that is served or configured already.
@@ -197,7 +203,12 @@ func (r *Registry) RemoveLUN(ctx context.Context, iqn string, lun uint16) error 
 
 // AddNamespace makes a volume a namespace of a subsystem, as long as the target runs.
 func (r *Registry) AddNamespace(ctx context.Context, nqn string, nsid uint32, v config.Volume) error {
-	return r.mapping.addNamespace(ctx, nil, r.config(), nqn, config.Namespace{NSID: int(nsid), Volume: v.Name}, v)
+	n := config.Namespace{NSID: int(nsid), Volume: v.Name}
+	c, err := r.mapping.claim(place{nqn, nsid}, n)
+	if err != nil {
+		return err
+	}
+	return r.mapping.addNamespace(ctx, c, r.config(), nqn, n, v)
 }
 
 // RemoveNamespace takes a namespace away, and closes its volume if it was the last place.
@@ -241,9 +252,19 @@ func (r *Registry) GroupAt(node string, id uint32) string {
 func (r *Registry) ResizeLUN(ctx context.Context, iqn string, lun uint16, size int64) error {
 	o := r.volumes.at(place{nodeName(iqn), uint32(lun)})
 	if o == nil {
-		return fmt.Errorf("target %s has no LUN %d", iqn, lun)
+		return cmp.Or(r.Unserved(iqn, uint32(lun)), fmt.Errorf("target %s has no LUN %d", iqn, lun))
 	}
 	return r.volumes.resize(ctx, o, size)
+}
+
+// Unserved says why a LUN or a namespace of the configuration cannot be asked for anything, because it is not served; nil: it is, or the
+// configuration has none there.
+func (r *Registry) Unserved(node string, id uint32) error {
+	p := place{nodeName(node), id}
+	if r.volumes.at(p) != nil || !r.mapping.missing(p) {
+		return nil
+	}
+	return fmt.Errorf("%s is not served: %s", p, r.mapping.reason(p))
 }
 
 // ResizeVolume changes the size of a volume, bytes, wherever it is served.
@@ -262,7 +283,7 @@ func (r *Registry) Trace(name, node string, unit uint32, slower time.Duration) (
 	switch {
 	case name == "":
 		if o = r.volumes.at(place{nodeName(node), unit}); o == nil {
-			return nil, fmt.Errorf("%s has no LUN or namespace %d", node, unit)
+			return nil, cmp.Or(r.Unserved(node, unit), fmt.Errorf("%s has no LUN or namespace %d", node, unit))
 		}
 	case o == nil:
 		return nil, fmt.Errorf("no volume named %q is served", name)

@@ -31,6 +31,7 @@ func TestMain(m *testing.M) { leaktest.Main(m) }
 type storage struct {
 	mu     sync.Mutex
 	gates  map[string]chan struct{} // of volumes that do not answer; open or resize waits for it
+	broken map[string]error         // why volumes cannot be opened
 	opened map[string]int
 	closed map[string]int
 }
@@ -47,6 +48,13 @@ func (s *storage) stall(name string) (answer func()) {
 		s.mu.Unlock()
 		close(g)
 	})
+}
+
+// breakDown has a volume not be opened for that reason; nil: it is.
+func (s *storage) breakDown(name string, why error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.broken = map[string]error{name: why}
 }
 
 func (s *storage) wait(name string) {
@@ -73,8 +81,14 @@ func (s *storage) closings(name string) int {
 func (s *storage) open(v config.Volume) (blockdev.Device, error) {
 	s.wait(v.Name)
 	s.mu.Lock()
-	s.opened[v.Name]++
+	err := s.broken[v.Name]
+	if err == nil {
+		s.opened[v.Name]++
+	}
 	s.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
 	d, err := mem.Open(mem.Config{Size: int64(v.Size)})
 	if err != nil {
 		return nil, err

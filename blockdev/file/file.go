@@ -231,7 +231,11 @@ func back(cfg Config, fd int, st *unix.Stat_t, id string, follow bool) (*Device,
 		StoreSize:    func() (int64, error) { return lengthOf(fd) },
 		Truncate: func(n int64) error {
 			if cfg.Prealloc {
-				if err := preallocate(fd, n); err != nil {
+				have, err := lengthOf(fd)
+				if err == nil {
+					err = preallocate(fd, have, n)
+				}
+				if err != nil {
 					return err
 				}
 			}
@@ -346,7 +350,7 @@ func setSize(f *os.File, have int64, cfg Config) error {
 		return nil
 	}
 	if cfg.Prealloc {
-		if err := preallocate(fd, cfg.Size); err != nil {
+		if err := preallocate(fd, have, cfg.Size); err != nil {
 			return fmt.Errorf("reserving %d bytes: %w", cfg.Size, err)
 		}
 	}
@@ -358,14 +362,31 @@ func setSize(f *os.File, have int64, cfg Config) error {
 	return nil
 }
 
-// preallocate reserves space for the first n bytes without changing the size.
-func preallocate(fd int, n int64) error {
+// preallocate reserves space for the first n bytes of a file that has so many, without changing its size. A file system that
+// is full has given what it had by then: what is behind the end of the file is given back.
+func preallocate(fd int, have, n int64) error {
 	for {
 		err := unix.Fallocate(fd, unix.FALLOC_FL_KEEP_SIZE, 0, n)
-		if !errors.Is(err, unix.EINTR) {
-			return err
+		switch {
+		case err == nil:
+			return nil
+		case errors.Is(err, unix.EINTR):
+			continue
+		case n > have:
+			_ = unix.Ftruncate(fd, have) // ext4 makes no hole behind the end
 		}
+		return scarce(fd, err)
 	}
+}
+
+// scarce adds how much room there is to the error of a file system that is full.
+func scarce(fd int, err error) error {
+	var file unix.Stat_t
+	var fs unix.Statfs_t
+	if !errors.Is(err, unix.ENOSPC) || unix.Fstat(fd, &file) != nil || unix.Fstatfs(fd, &fs) != nil {
+		return err
+	}
+	return fmt.Errorf("%w: the file has %d of them, and its file system has %d bytes free", err, file.Blocks*512, int64(fs.Bavail)*fs.Bsize)
 }
 
 // canPunch tries a hole beyond the end of the file, which changes nothing.

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -46,6 +47,45 @@ func TestConformance(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestNoRoomToReserve: a file system that has less room than is to be reserved says how much, and none of it is gone then.
+func TestNoRoomToReserve(t *testing.T) {
+	dir, err := os.MkdirTemp("/dev/shm", "softiser")
+	if err != nil {
+		t.Skip(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	var fs unix.Statfs_t
+	if err := unix.Statfs(dir, &fs); err != nil {
+		t.Fatal(err)
+	}
+	if fs.Type != unix.TMPFS_MAGIC || fs.Blocks == 0 {
+		t.Skip("no file system that refuses at once what it can never hold")
+	}
+	tooMuch := int64(fs.Blocks)*fs.Bsize + 1<<20
+	path := filepath.Join(dir, "disk.img")
+	if err := os.WriteFile(path, make([]byte, 1<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	told := func(err error) {
+		t.Helper()
+		if !errors.Is(err, unix.ENOSPC) || !strings.Contains(err.Error(), "the file has 1048576 of them, and its file system has ") || !strings.Contains(err.Error(), " bytes free") {
+			t.Error(err)
+		}
+		var st unix.Stat_t
+		if err := unix.Stat(path, &st); err != nil || st.Size != 1<<20 || st.Blocks*512 != 1<<20 {
+			t.Errorf("the file has %d bytes, %d of them on disk, %v", st.Size, st.Blocks*512, err)
+		}
+	}
+	_, err = Open(Config{Path: path, Size: tooMuch, Prealloc: true})
+	told(err)
+	d, err := Open(Config{Path: path, Size: 1 << 20, Prealloc: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	told(d.Resize(tooMuch))
 }
 
 // TestReservedStaysReserved: a discard takes nothing of a preallocated file's space away.

@@ -25,11 +25,24 @@ const EnvPrefix = "SOFTISER"
 // Load reads and checks a configuration file. The error is a Problems when the
 // file could be read.
 func Load(path string) (*Config, error) {
+	if path == "-" {
+		return nil, errors.New("configuration: - would be standard input, which nobody can read a second time, as a reload has to; name a file, or ./- if one is called so (check -c - reads standard input)")
+	}
 	text, err := readFile(path, maxFile)
 	if err != nil {
 		return nil, fmt.Errorf("configuration: %w", err)
 	}
 	return Parse(text, path)
+}
+
+// Read is Load for a configuration that comes from elsewhere, which messages call name. Relative paths are those of the
+// current folder.
+func Read(in io.Reader, name string) (*Config, error) {
+	text, err := readAll(in, name, maxFile)
+	if err != nil {
+		return nil, fmt.Errorf("configuration: %w", err)
+	}
+	return Parse(text, name)
 }
 
 // Limits of files, in bytes: whoever names a device instead is told so.
@@ -44,9 +57,13 @@ func readFile(path string, limit int64) ([]byte, error) {
 		return nil, err
 	}
 	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, limit+1))
+	return readAll(f, path, limit)
+}
+
+func readAll(in io.Reader, name string, limit int64) ([]byte, error) {
+	b, err := io.ReadAll(io.LimitReader(in, limit+1))
 	if err == nil && int64(len(b)) > limit {
-		err = fmt.Errorf("%s is longer than %d bytes, which is not what is expected here", path, limit)
+		err = fmt.Errorf("%s is longer than %d bytes, which is not what is expected here", name, limit)
 	}
 	return b, err
 }

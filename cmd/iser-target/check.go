@@ -6,12 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 
 	"github.com/spf13/cobra"
 
 	"softiser/blockdev"
 	"softiser/config"
+	"softiser/internal/terminal"
 	"softiser/target/registry"
 )
 
@@ -29,10 +31,11 @@ filled in. Volumes are opened as serve would open them, and closed again; nothin
 created or written. What a running target of this configuration has open itself, which
 its admin socket tells, is left to it. Secrets are not printed.`,
 		Example: `  iser-target check --config /etc/softiser/iser-target.yaml
-  iser-target check -c iser-target.yaml --json | jq .targets`,
+  iser-target check -c iser-target.yaml --json | jq .targets
+  envsubst < template.yaml | iser-target check -c -`,
 		Args: exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := config.Load(file)
+			cfg, err := loadOrRead(cmd.Context(), file)
 			if err != nil {
 				return exit(exitUsage, err)
 			}
@@ -67,13 +70,26 @@ its admin socket tells, is left to it. Secrets are not printed.`,
 		},
 	}
 	sock.add(cmd)
-	cmd.Flags().StringVarP(&file, "config", "c", "", "configuration file (YAML)")
+	cmd.Flags().StringVarP(&file, "config", "c", "", "configuration file (YAML), - for standard input")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON instead of YAML")
 	cmd.Flags().BoolVar(&noOpen, "no-open", false, "do not open the volumes")
 	if err := cmd.MarkFlagRequired("config"); err != nil {
 		panic(err) // the flag is defined three lines above
 	}
 	return cmd
+}
+
+// loadOrRead loads a configuration file, or reads standard input, which is called "-".
+func loadOrRead(ctx context.Context, file string) (*config.Config, error) {
+	if file != "-" {
+		return config.Load(file)
+	}
+	in, err := terminal.NewReader(ctx, os.Stdin)
+	if err != nil {
+		return nil, err
+	}
+	defer in.Close()
+	return config.Read(in, "standard input")
 }
 
 // servedBy returns the volumes that the running target of a configuration has open,

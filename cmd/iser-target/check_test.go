@@ -358,3 +358,42 @@ targets: [{iqn: "iqn.2026-11.test:a", luns: [{lun: 0, volume: d}]}]
 		stop()
 	}
 }
+
+// TestCheckStandardInput: - is standard input for check, which names it and takes relative paths from the current folder; commands
+// that would have to read it again refuse it.
+func TestCheckStandardInput(t *testing.T) {
+	dir := t.TempDir()
+	t.Chdir(dir)
+	if err := content("d.img", 1<<20)(dir); err != nil {
+		t.Fatal(err)
+	}
+	const text = "portals: [{listen: 127.0.0.1:3260}]\nvolumes: [{name: d, type: file, path: d.img}]\ntargets: [{iqn: \"iqn.2026-11.test:a\", luns: [{lun: 0, volume: d}]}]\n"
+	stdin := os.Stdin
+	t.Cleanup(func() { os.Stdin = stdin })
+	for _, c := range []struct {
+		text, want string
+		code       int
+	}{
+		{text, "path: d.img", 0},
+		{strings.Replace(text, "volume: d", "volume: e", 1), "standard input:3: targets[0].luns[0].volume", exitUsage},
+	} {
+		in := filepath.Join(dir, "in")
+		if err := os.WriteFile(in, []byte(c.text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		f, err := os.Open(in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		os.Stdin = f
+		if code, out := command(t, "check", "-c", "-"); code != c.code || !strings.Contains(out, c.want) {
+			t.Errorf("exit %d, no %q in %s", code, c.want, out)
+		}
+	}
+	for _, name := range []string{"serve", "doctor"} {
+		if code, out := command(t, name, "-c", "-"); code == 0 || !strings.Contains(out, "- would be standard input") {
+			t.Errorf("%s: exit %d, %s", name, code, out)
+		}
+	}
+}

@@ -103,7 +103,7 @@ func checkTold(r *report, key, addr string) {
 		return
 	}
 	host, port, _ := net.SplitHostPort(addr)
-	if ip := net.ParseIP(host); host == "" || ip != nil && (ip.IsUnspecified() || ip.IsMulticast()) {
+	if ip, ok := ipOf(host); host == "" || ok && (ip.IsUnspecified() || ip.IsMulticast()) {
 		r.add(key, "%q is no address of one interface, and initiators are to connect to it; name one that they reach, such as 192.0.2.1:3260", addr)
 	} else if strings.Trim(port, "0") == "" {
 		r.add(key, "%q: initiators cannot connect to port %s; name the one that they reach, such as 3260", addr, port)

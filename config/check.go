@@ -101,7 +101,7 @@ func (c *Config) checkPortals(r *report) {
 // checkRoCE checks what a portal for RoCE cannot do.
 func checkRoCE(r *report, key string, p *Portal) {
 	host, _, err := net.SplitHostPort(p.address())
-	if ip := net.ParseIP(host); err == nil && (host == "" || host == "*" || ip != nil && (ip.IsUnspecified() || ip.IsMulticast())) {
+	if ip, ok := ipOf(host); err == nil && (host == "" || host == "*" || ok && (ip.IsUnspecified() || ip.IsMulticast())) {
 		r.add(key+".listen", "%s is no address of one interface, and the checksum of RoCE covers the address; make a portal for each", p.Listen)
 	}
 	for name, set := range map[string]bool{

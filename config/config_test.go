@@ -212,6 +212,8 @@ func TestParseRefuses(t *testing.T) {
 		{"portal covered", "volumes:", "  - listen: 0.0.0.0:3260\nvolumes:", []string{"x.yaml:3:", "portals[1].listen", "0.0.0.0:3260 overlaps with 127.0.0.1:3260"}},
 		{"more than any integer holds", "targets:", "limits: {sessions: 99999999999999999999}\ntargets:", []string{"limits.sessions", "99999999999999999999 is too large"}},
 		{"a volume's name of two lines", "name: b", "name: \"b\\nc\"", []string{"x.yaml:5:", "volumes[1].name", "cannot be shown"}},
+		{"a volume's name that is no part of a path", "name: b", "name: /", []string{"x.yaml:5:", "volumes[1].name", "alone is no name"}},
+		{"an address that initiators cannot have, of an interface", "volumes:", "    advertise: \"[ff02::1%lo]:3260\"\nvolumes:", []string{"portals[0].advertise", "no address of one interface"}},
 		{"a volume's name that colours the terminal", "name: b", "name: \"\\e[31mb\"", []string{"volumes[1].name", `"\x1b[31mb"`}},
 		{"an alias that ends on the wire", "    luns:", "    alias: \"x\\0TargetName=y\"\n    luns:", []string{"x.yaml:8:", "targets[0].alias", "can be shown"}},
 		{"a long alias", "    luns:", "    alias: " + strings.Repeat("ü", 128) + "\n    luns:", []string{"targets[0].alias", "255 bytes"}},

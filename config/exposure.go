@@ -47,6 +47,6 @@ func reachable(listen string) bool {
 	if err != nil || host == "localhost" {
 		return false
 	}
-	ip := net.ParseIP(host)
-	return ip == nil || !ip.IsLoopback()
+	ip, ok := ipOf(host)
+	return !ok || !ip.IsLoopback()
 }

@@ -2,6 +2,7 @@ package config
 
 import (
 	"net"
+	"net/netip"
 	"strconv"
 	"strings"
 )
@@ -19,9 +20,20 @@ func checkHostPort(r *report, key, addr string) {
 		r.add(key, "%q is no address: brackets are for IPv6 addresses; write %s:%s", addr, host, port) // RFC 3986 §3.2.2
 	case host == "*":
 		r.add(key, "%q is no address; all interfaces are \"[::]:%s\", those of IPv4 alone 0.0.0.0:%s", addr, port, port)
-	case dottedDigits(host) && net.ParseIP(host) == nil:
+	case dottedDigits(host) && !isIP(host):
 		r.add(key, "%q is no address: an IPv4 address is four numbers from 0 to 255, without leading zeros, for example 127.0.0.1:%s", addr, port)
 	}
+}
+
+// ipOf is the address that a host is written as, whichever its interface ([::1%lo]); ok is false for a name.
+func ipOf(host string) (ip netip.Addr, ok bool) {
+	ip, err := netip.ParseAddr(host)
+	return ip.WithZone("").Unmap(), err == nil
+}
+
+func isIP(host string) bool {
+	_, ok := ipOf(host)
+	return ok
 }
 
 // dottedDigits reports whether a host is meant as an IPv4 address: no host's name is all

@@ -2,6 +2,7 @@ package config
 
 import (
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -21,6 +22,9 @@ func shown(s string) bool {
 func CheckVolumeName(name string) error {
 	if !shown(name) {
 		return fmt.Errorf("%q has characters that cannot be shown", name)
+	}
+	if name == "/" { // the server of the admin socket takes it for the end of a path, however it is written
+		return errors.New("\"/\" alone is no name by which commands could ask for the volume; take another one, such as root")
 	}
 	return nil
 }

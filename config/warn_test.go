@@ -33,3 +33,19 @@ func TestNothingServed(t *testing.T) {
 		}
 	}
 }
+
+// Only what other machines reach is warned of, whichever interface an address names.
+func TestExposed(t *testing.T) {
+	for listen, want := range map[string]bool{
+		"127.0.0.1:3260": false, "localhost:3260": false, "[::1]:3260": false, "[::1%lo]:3260": false, "[::ffff:127.0.0.1]:3260": false,
+		"0.0.0.0:3260": true, "[::]:3260": true, "192.0.2.1:3260": true, "[fe80::1%eth0]:3260": true, "host:3260": true,
+	} {
+		cfg, err := Parse([]byte("portals: [{listen: '"+listen+"'}]\nvolumes: [{name: ram, type: memory, size: 1MiB}]\ntargets: [{iqn: 'iqn.2026-11.test:a', luns: [{lun: 0, volume: ram}]}]\n"), "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if all := strings.Join(cfg.Warnings(), "\n"); strings.Contains(all, "is offered on "+listen) != want {
+			t.Errorf("%s: %q", listen, all)
+		}
+	}
+}

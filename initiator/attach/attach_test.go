@@ -24,6 +24,7 @@ import (
 	"softiser/blockdev"
 	"softiser/initiator/blockio"
 	"softiser/internal/await"
+	"softiser/internal/usage"
 )
 
 // fakeLUN is a volume in memory.
@@ -991,5 +992,21 @@ func TestConnectionsOfTheKernel(t *testing.T) {
 	}
 	if err := a.undo(); err != nil {
 		t.Error(err)
+	}
+}
+
+// NBD is served over TCP at addresses that only this machine reaches, whichever interface they name.
+func TestListenLoopback(t *testing.T) {
+	for addr, own := range map[string]bool{
+		"127.0.0.1:0": true, "localhost:0": true, "[::1]:0": true, "[::1%lo]:0": true,
+		"0.0.0.0:0": false, "[::]:0": false, "192.0.2.1:0": false, "[fe80::1%lo]:0": false, "host:0": false,
+	} {
+		l, err := listenLoopback(addr)
+		if err == nil {
+			l.Close()
+		}
+		if refused := usage.Is(err); refused == own { // a machine may have no IPv6
+			t.Errorf("%s: %v", addr, err)
+		}
 	}
 }

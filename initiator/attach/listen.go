@@ -3,6 +3,7 @@ package attach
 import (
 	"fmt"
 	"net"
+	"net/netip"
 	"path/filepath"
 
 	"softiser/initiator/nbd"
@@ -102,7 +103,7 @@ func listenLoopback(addr string) (net.Listener, error) {
 	if host == "" || host == "localhost" {
 		host = "127.0.0.1"
 	}
-	if ip := net.ParseIP(host); ip == nil || !ip.IsLoopback() {
+	if ip, err := netip.ParseAddr(host); err != nil || !ip.IsLoopback() {
 		return nil, usage.Errorf("--tcp %s: only loopback addresses are served, because NBD here has no authentication", addr)
 	}
 	l, err := net.Listen("tcp", net.JoinHostPort(host, port))

@@ -320,7 +320,7 @@ type Limits struct {
 type Admin struct {
 	Socket   string `mapstructure:"socket" json:"socket,omitempty"`       // unix socket of mode 0600: who may open it (this user, root) may do everything; "": none
 	Metrics  string `mapstructure:"metrics" json:"metrics,omitempty"`     // host:port of the status page and of Prometheus' /metrics; "": none
-	StateDir string `mapstructure:"state_dir" json:"state_dir,omitempty"` // persistent reservations, saved mode pages; its version is in the file version
+	StateDir string `mapstructure:"state_dir" json:"state_dir,omitempty"` // persistent reservations, saved mode pages, of one target at a time; its version is in the file version
 }
 
 // Logging says what is logged and how.

@@ -66,6 +66,9 @@ its admin socket tells, is left to it. Secrets are not printed.`,
 				return nil
 			}
 			served, unasked := servedBy(cmd.Context(), cfg, &sock)
+			if err := registry.StateDirInUse(cfg); err != nil && unasked != "" {
+				fmt.Fprintf(cmd.ErrOrStderr(), "iser-target: warning: %v (%s)\n", err, unasked)
+			}
 			return checkVolumes(cmd.ErrOrStderr(), cfg, served, unasked)
 		},
 	}

@@ -42,6 +42,8 @@ type handedOver struct {
 	Closed  []string         `json:"closed"`           // what does not go over, for people
 	// StateDir is where volumes keep what survives a restart; "": nowhere, or not told.
 	StateDir string `json:"state_dir,omitempty"`
+	// StateLock is the descriptor that keeps other processes from that folder; nil: there is none.
+	StateLock *int `json:"state_lock,omitempty"`
 	// Active are the groups of volumes that move between nodes and are this node's.
 	Active []string `json:"active_groups,omitempty"`
 	// Standby are those that are not, and are not to become so at the start.
@@ -263,6 +265,10 @@ func (g *giving) collect(ctx context.Context, o *offering) error {
 	handed, err := g.app.reg.HandOver(ctx)
 	if err != nil {
 		return err
+	}
+	if handed.StateDir >= 0 {
+		file := o.Add(handed.StateDir)
+		o.state.StateLock = &file
 	}
 	for _, v := range handed.Volumes {
 		file := -1

@@ -126,6 +126,9 @@ func (t *taking) checkFiles() error {
 	if s.Metrics != nil {
 		own("the metrics address", s.Metrics.File)
 	}
+	if s.StateLock != nil {
+		own("the state folder", *s.StateLock)
+	}
 	for _, p := range s.Portals {
 		own("portal "+p.Listen, p.File)
 	}
@@ -265,6 +268,13 @@ func (t *taking) open(a *app) (err error) {
 				return err
 			}
 		}
+	}
+	if file := t.state.StateLock; file != nil {
+		fd, err := t.File(*file)
+		if err != nil {
+			return err
+		}
+		a.reg.InheritStateDir(fd)
 	}
 	if err := a.reg.OpenHanded(t.volumes, t.state.Groups); err != nil {
 		return err

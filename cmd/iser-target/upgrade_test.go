@@ -417,6 +417,41 @@ func TestUpgradeStateDir(t *testing.T) {
 	}
 }
 
+// TestStateDirInUse: a second target is refused the folder of the state of another one, which is named, also when that is the
+// one that has taken over, and has it when that has ended.
+func TestStateDirInUse(t *testing.T) {
+	dir, other := t.TempDir(), t.TempDir()
+	configure := func(in string) (file string) {
+		file, _ = configFile(t, in, "admin: {state_dir: "+filepath.Join(dir, "state")+"}\nvolumes: [{name: m, type: memory, size: 1MiB, serial: one}]\ntargets: [{iqn: \"iqn.2026-11.test:m\", luns: [{lun: 0, volume: m}]}]\n")
+		return file
+	}
+	s, second := serveProgram(t, "--config", configure(dir)), configure(other)
+	refused := func(by string) {
+		t.Helper()
+		want := "admin.state_dir: " + filepath.Join(dir, "state") + " is in use by " + by
+		if code, out := command(t, "serve", "--config", second, "--listen", loopback.FreeAddr(t)); code != exitFailure || !strings.Contains(out, want) {
+			t.Errorf("exit %d, no %q in %s", code, want, out)
+		}
+		if code, out := command(t, "check", "--config", second, "--socket", filepath.Join(other, "none")); code != 0 || !strings.Contains(out, "warning: "+want) {
+			t.Errorf("check: exit %d, no %q in %s", code, want, out)
+		}
+		if code, out := command(t, "check", "--config", second, "--socket", s.socket); code != 0 || strings.Contains(out, "in use by") {
+			t.Errorf("check, with the target that has it: exit %d, %s", code, out)
+		}
+	}
+	first := s.pid
+	refused(fmt.Sprintf("process %d (", first))
+	for range 2 {
+		if _, err := s.upgrade(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	refused(fmt.Sprintf("the process that has taken over from process %d", first))
+	s.end()
+	_, stop := start(t, "--config", second, "--listen", loopback.FreeAddr(t))
+	stop()
+}
+
 // TestUpgradeRelativeStateDir: one name of two folders, each relative to a process of its own, is refused.
 func TestUpgradeRelativeStateDir(t *testing.T) {
 	build := func() *app {

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 
 	"go.uber.org/zap"
 
@@ -42,6 +43,8 @@ type HandedOver struct {
 	Volumes []Handed
 	Groups  []lvm.Handed // of logical volumes
 	Left    []string     // names of volumes that do not go
+	// StateDir is the claim to the folder of the state; -1: there is none.
+	StateDir int
 }
 
 // discard closes the descriptors.
@@ -54,7 +57,10 @@ func (all *HandedOver) discard() {
 	for i := range all.Groups {
 		all.Groups[i].Discard()
 	}
-	*all = HandedOver{}
+	if all.StateDir >= 0 {
+		_ = syscall.Close(all.StateDir)
+	}
+	*all = HandedOver{StateDir: -1}
 }
 
 // HandedPlace is where it is served.
@@ -99,6 +105,9 @@ func (r *Registry) HandOver(ctx context.Context) (all HandedOver, err error) {
 			r.GoOn()
 		}
 	}()
+	if all.StateDir, err = r.claim.Dup(); err != nil {
+		return all, fmt.Errorf("admin.state_dir: %w", err)
+	}
 	open := r.volumes.all()
 	held, err := r.holdGroups(ctx, open)
 	if err != nil {
@@ -263,6 +272,10 @@ func (r *Registry) CheckHanded(all []Handed) error {
 	}
 	return errors.Join(errs...)
 }
+
+// InheritStateDir takes the claim of another process to the folder of the state over, with its descriptor, which is the registry's
+// from here on. It is called before OpenHanded.
+func (r *Registry) InheritStateDir(fd int) { r.claim = statedir.Inherit(fd) }
 
 // OpenHanded opens the volumes that another process has handed over, which are this one's
 // now, and serves them. OpenVolumes opens the others. Preconditions: CheckHanded.

@@ -47,8 +47,10 @@ type Registry struct {
 
 	snapshots *snapshots.Scheduler
 
-	held    []*lvm.Group  // by HandOver
-	started chan struct{} // closed when OpenVolumes has nothing left to do
+	claim    *statedir.Claim // of the folder of the state; nil: none is to be had
+	prepared bool            // the folder is this process's, as far as it can be
+	held     []*lvm.Group    // by HandOver
+	started  chan struct{}   // closed when OpenVolumes has nothing left to do
 
 	reloading chan struct{} // full during a reload
 	reloads   *reloads
@@ -127,9 +129,18 @@ func (r *Registry) OpenVolumes(ctx context.Context, leave ...string) error {
 // start: active waits any more; it is active, has failed, or was demoted.
 func (r *Registry) Started() <-chan struct{} { return r.started }
 
-// prepare makes the folder of the state, and chooses where caches are remembered.
+// prepare makes the folder of the state, which another process may not use, and chooses where caches are remembered.
 func (r *Registry) prepare() error {
+	if r.prepared { // by OpenHanded
+		return nil
+	}
 	dir := r.config().Admin.StateDir
+	if dir != "" && r.claim == nil {
+		var err error
+		if r.claim, err = statedir.Take(dir); err != nil {
+			return fmt.Errorf("admin.state_dir: %w", err)
+		}
+	}
 	if dir != "" {
 		had, err := statedir.Open(dir, r.program)
 		if err != nil {
@@ -140,6 +151,7 @@ func (r *Registry) prepare() error {
 		}
 	}
 	r.stores.epochs = epochDir(dir, r.log)
+	r.prepared = true
 	return nil
 }
 
@@ -168,6 +180,18 @@ func ProbeStateDir(cfg *config.Config) (start, save error) {
 		save = fmt.Errorf("admin.state_dir: %w", save)
 	}
 	return start, save
+}
+
+// StateDirInUse says which process uses the folder of the state, so that a start would fail; nil: none. Nothing is touched.
+func StateDirInUse(cfg *config.Config) error {
+	dir := cfg.Admin.StateDir
+	if dir == "" {
+		return nil
+	}
+	if err := statedir.InUse(dir); err != nil {
+		return fmt.Errorf("admin.state_dir: %w", err)
+	}
+	return nil
 }
 
 // AddLUN makes a volume a LUN of a target, as long as the target runs.
@@ -314,4 +338,5 @@ func (r *Registry) Close() {
 	if err := r.stores.lvs.Close(); err != nil {
 		r.log.Error("closing the volume groups failed", zap.Error(err))
 	}
+	r.claim.Release()
 }

@@ -4,6 +4,8 @@
 // The version is that of the folder: which files there are, and what they are called. What a
 // file says has a version of its own, in the file (target/volume). It is in the file "version",
 // which the first use writes; a folder without one is from before there was one, version 0.
+//
+// One target uses a folder at a time, which has the file "lock" locked (Claim).
 package statedir
 
 import (
@@ -59,7 +61,7 @@ func Open(dir, program string) (had int, err error) {
 		if err != nil {
 			return 0, err
 		}
-		if len(left) == 0 {
+		if len(left) == 0 || len(left) == 1 && left[0].Name() == lockName {
 			return Current(), write(file, Current(), program)
 		}
 	}

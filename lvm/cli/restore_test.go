@@ -88,7 +88,7 @@ func TestBackupInPlace(t *testing.T) {
 	s := newShell(t)
 	s.group()
 	dir := t.TempDir()
-	pipe, open, link, file := filepath.Join(dir, "pipe"), filepath.Join(dir, "open"), filepath.Join(dir, "link"), filepath.Join(dir, "new", "file")
+	pipe, open, link, file := filepath.Join(dir, "pipe"), filepath.Join(dir, "open"), filepath.Join(dir, "link"), filepath.Join(dir, "file")
 	if err := errors.Join(unix.Mkfifo(pipe, 0o600), os.Symlink("backup", link)); err != nil {
 		t.Fatal(err)
 	}
@@ -110,6 +110,11 @@ func TestBackupInPlace(t *testing.T) {
 	}
 	for _, name := range []string{pipe, fmt.Sprintf("/proc/self/fd/%d", theirs.Fd()), link, file} {
 		s.run("vgcfgbackup", "-f", name, "vg0")
+	}
+	missing := filepath.Join(dir, "missing")
+	s.fails(missing+": no such file or directory", "vgcfgbackup", "-f", filepath.Join(missing, "file"), "vg0") // as of lvm2
+	if _, err := os.Stat(missing); err == nil {
+		t.Error("the folder has been made")
 	}
 	if st, err := os.Lstat(pipe); err != nil || st.Mode().Type() != fs.ModeNamedPipe {
 		t.Errorf("the pipe is %v now, %v", st.Mode(), err)

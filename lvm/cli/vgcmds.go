@@ -3,6 +3,7 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 
@@ -224,6 +225,7 @@ func (a vgCommands) vgrename() *cobra.Command {
 	return c
 }
 
+// vgcfgbackup makes the folder that backups are in by default; that of another file is to be there, as of lvm2.
 func (a vgCommands) vgcfgbackup() *cobra.Command {
 	var file string
 	c := &cobra.Command{Use: "vgcfgbackup VG", Short: "Write the metadata into a file", Args: cobra.ExactArgs(1)}
@@ -239,6 +241,9 @@ func (a vgCommands) vgcfgbackup() *cobra.Command {
 		}
 		if file == "" {
 			file = "/etc/lvm/backup/" + args[0]
+			if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+				return err
+			}
 		}
 		if err := x.WriteBackup(file); err != nil {
 			return err

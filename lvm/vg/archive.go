@@ -69,7 +69,8 @@ func (c *Config) backup(vg *meta.VG, why string) error {
 	return err
 }
 
-// WriteBackup writes what vgcfgbackup would. What is no file (a pipe, /dev/stdout) is written in place.
+// WriteBackup writes what vgcfgbackup would, into a folder that is there. What is no file (a pipe, /dev/stdout) is written in
+// place.
 func (g *Group) WriteBackup(path string) error {
 	var disks []string
 	for _, d := range g.Disks {
@@ -78,7 +79,7 @@ func (g *Group) WriteBackup(path string) error {
 	if err := CheckOutput(path, g.VG.Name, disks); err != nil {
 		return err
 	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+	if _, err := os.Stat(filepath.Dir(path)); err != nil { // else the error would be that of a name that nobody has given
 		return err
 	}
 	_, is := os.Stat(path)

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 )
 
 // The other screen of a terminal without a cursor, and back.
@@ -16,15 +17,20 @@ const (
 	leaveScreen = "\x1b[?25h\x1b[?1049l"
 )
 
+// hangupPatience is how long a terminal may take to be given back by a process that is to end: one that has been stopped (Ctrl-S)
+// takes nothing.
+const hangupPatience = time.Second
+
 // Screen is a view that has a terminal for itself until it is closed; then the terminal is what
 // it was before. It follows the terminal's size, and gives the terminal back while the process is
-// stopped (Ctrl-Z).
+// stopped (Ctrl-Z), and before SIGHUP or SIGQUIT ends it.
 type Screen struct {
 	out, tty io.Writer
 	resized  chan os.Signal
 	stopped  chan os.Signal // the process is asked to stop
+	hungUp   chan os.Signal // the process is to end at once
 	quit     chan struct{}
-	idle     chan struct{} // closed when the goroutine has ended
+	idle     sync.WaitGroup // of the goroutines that follow signals
 
 	mu     sync.Mutex // guards what follows, and is held while a frame is drawn and written
 	closed bool
@@ -37,17 +43,47 @@ func OpenScreen(out, tty io.Writer) *Screen {
 	if Columns(tty) == 0 || Dumb() {
 		return nil
 	}
-	s := &Screen{out: out, tty: tty, resized: make(chan os.Signal, 1), stopped: make(chan os.Signal, 1), quit: make(chan struct{}), idle: make(chan struct{})}
+	s := &Screen{out: out, tty: tty, resized: make(chan os.Signal, 1), stopped: make(chan os.Signal, 1), hungUp: make(chan os.Signal, 1), quit: make(chan struct{})}
 	signal.Notify(s.resized, syscall.SIGWINCH)
 	signal.Notify(s.stopped, syscall.SIGTSTP)
+	for _, sig := range []os.Signal{syscall.SIGHUP, syscall.SIGQUIT} {
+		if !signal.Ignored(sig) { // by nohup
+			signal.Notify(s.hungUp, sig)
+		}
+	}
 	_, _ = io.WriteString(out, enterScreen) // what cannot be written now cannot be shown either, which tells
-	go s.follow()
+	s.idle.Go(s.follow)
+	s.idle.Go(func() { // beside a frame that the terminal does not take
+		select {
+		case <-s.quit:
+		case sig := <-s.hungUp:
+			s.hangUp(sig)
+		}
+	})
 	return s
+}
+
+// hangUp gives the terminal back, and ends the process as a signal would have done that was caught for that.
+func (s *Screen) hangUp(sig os.Signal) {
+	left := make(chan struct{})
+	go func() {
+		s.mu.Lock() // for good: nothing is drawn any more
+		if !s.closed {
+			_, _ = io.WriteString(s.out, leaveScreen)
+		}
+		close(left)
+	}()
+	select {
+	case <-left:
+	case <-time.After(hangupPatience):
+	}
+	signal.Reset(sig)
+	_ = syscall.Kill(syscall.Getpid(), sig.(syscall.Signal)) // which this process may do
+	select {}
 }
 
 // follow draws again what is shown when the terminal has another size, and stops the process.
 func (s *Screen) follow() {
-	defer close(s.idle)
 	for {
 		select {
 		case <-s.quit:
@@ -111,7 +147,13 @@ func (s *Screen) Close() {
 	s.mu.Unlock()
 	signal.Stop(s.resized)
 	signal.Stop(s.stopped)
-	<-s.idle
+	signal.Stop(s.hungUp)
+	s.idle.Wait()
+	select {
+	case sig := <-s.hungUp: // meanwhile
+		s.hangUp(sig)
+	default:
+	}
 }
 
 // frame is what replaces the content of a terminal: as many lines, and as much of each, as

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"strings"
 	"syscall"
 	"testing"
@@ -76,37 +77,71 @@ func TestScreen(t *testing.T) {
 	}
 }
 
-const stoppedEnv = "TERMINAL_TEST_STOPPED"
+const viewEnv = "TERMINAL_TEST_VIEW"
 
-// A process that is stopped leaves the terminal as it was, and draws again when it goes on.
-func TestStopped(t *testing.T) {
-	if os.Getenv(stoppedEnv) != "" {
-		s := OpenScreen(os.Stdout, os.Stdout)
-		if s == nil {
-			t.Fatal("no screen")
-		}
-		if err := s.Show(func(int) []byte { return []byte("a view") }); err != nil {
-			t.Fatal(err)
-		}
-		select {} // until it is killed
-	}
+// viewer starts a process that has a screen on a new terminal; person is who looks at that.
+func viewer(t *testing.T) (c *exec.Cmd, person *os.File) {
+	t.Helper()
 	tty, person, err := ptytest.Open(t)
 	if err != nil {
 		t.Skip("no pseudo-terminals here: ", err)
 	}
 	ptytest.Resize(t, tty, 40, 10)
-	c := exec.Command(os.Args[0], "-test.run=^TestStopped$")
-	c.Env = append(os.Environ(), stoppedEnv+"=1")
+	c = exec.Command(os.Args[0], "-test.run=^TestView$")
+	c.Env = append(os.Environ(), viewEnv+"=1")
 	c.Stdout = tty
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
-	defer func() {
+	t.Cleanup(func() {
 		c.Process.Kill()
 		c.Wait()
-	}()
-	const view = "a view\x1b[K\r\r\n\x1b[J"
+	})
 	ptytest.Expect(t, person, view)
+	return c, person
+}
+
+// view is how TestView draws.
+const view = "a view\x1b[K\r\r\n\x1b[J"
+
+// TestView is the process of a viewer.
+func TestView(t *testing.T) {
+	if os.Getenv(viewEnv) == "" {
+		t.Skip("it is run by other tests")
+	}
+	s := OpenScreen(os.Stdout, os.Stdout)
+	if s == nil {
+		t.Fatal("no screen")
+	}
+	if err := s.Show(func(int) []byte { return []byte("a view") }); err != nil {
+		t.Fatal(err)
+	}
+	select {} // until it is killed
+}
+
+// A signal that ends the process at once does so when the terminal is what it was before.
+func TestHangup(t *testing.T) {
+	for _, sig := range []syscall.Signal{syscall.SIGHUP, syscall.SIGQUIT} {
+		if signal.Ignored(sig) { // by nohup, and so by the process
+			continue
+		}
+		c, person := viewer(t)
+		if err := c.Process.Signal(sig); err != nil {
+			t.Fatal(err)
+		}
+		if got := ptytest.Expect(t, person, leaveScreen); got != leaveScreen {
+			t.Errorf("%v: %q", sig, got)
+		}
+		err := c.Wait()
+		if st := c.ProcessState.Sys().(syscall.WaitStatus); sig == syscall.SIGHUP && (!st.Signaled() || st.Signal() != sig) || err == nil {
+			t.Errorf("%v: %v", sig, err)
+		}
+	}
+}
+
+// A process that is stopped leaves the terminal as it was, and draws again when it goes on.
+func TestStopped(t *testing.T) {
+	c, person := viewer(t)
 	if err := c.Process.Signal(syscall.SIGTSTP); err != nil {
 		t.Fatal(err)
 	}

@@ -38,7 +38,7 @@ func main() {
 
 // execute runs one command line and returns the exit code.
 func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	out := &callerr.Output{W: stdout}
+	out := &callerr.Output{W: stdout, Ctx: ctx}
 	cmd := root()
 	cmd.SetArgs(args)
 	cmd.SetOut(out)

@@ -74,7 +74,7 @@ func main() {
 
 // run executes one command line and returns the exit code.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	out := &usage.Output{W: stdout}
+	out := &usage.Output{W: stdout, Ctx: ctx}
 	root := newRoot()
 	root.SetArgs(args)
 	root.SetOut(out)

@@ -1,9 +1,11 @@
 package usage
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"sync"
+	"time"
 
 	"softiser/internal/terminal"
 )
@@ -12,9 +14,14 @@ import (
 // that could not be written does not end with success.
 type Output struct {
 	W io.Writer
+	// Ctx is that of the command: when it has ended, what nobody reads, such as a pipe that is full, holds the command
+	// up no longer. nil: there is none.
+	Ctx context.Context //nolint:containedctx // of the command that prints
 
-	mu  sync.Mutex
-	err error // guarded by mu
+	mu     sync.Mutex
+	err    error  // guarded by mu
+	unread bool   // guarded by mu: a Write has been given up, and may still be under way
+	spare  []byte // guarded by mu: for what is written next
 }
 
 // IsTerminal reports whether w, or what an Output passes on to, is a terminal.
@@ -26,7 +33,7 @@ func IsTerminal(w io.Writer) bool {
 }
 
 func (o *Output) Write(p []byte) (int, error) {
-	n, err := o.W.Write(p)
+	n, err := o.write(p)
 	if err != nil {
 		o.mu.Lock()
 		defer o.mu.Unlock()
@@ -35,6 +42,47 @@ func (o *Output) Write(p []byte) (int, error) {
 		}
 	}
 	return n, err
+}
+
+// write gives up twin after the end of Ctx: a report that is read is written then, too.
+func (o *Output) write(p []byte) (int, error) {
+	if o.Ctx == nil {
+		return o.W.Write(p)
+	}
+	o.mu.Lock()
+	if o.unread {
+		o.mu.Unlock()
+		return 0, o.Ctx.Err()
+	}
+	mine := append(o.spare[:0], p...) // p is the caller's when it has been given up
+	o.spare = nil
+	o.mu.Unlock()
+	type result struct {
+		n   int
+		err error
+	}
+	written := make(chan result, 1)
+	go func() {
+		n, err := o.W.Write(mine)
+		o.mu.Lock()
+		o.spare = mine
+		o.mu.Unlock()
+		written <- result{n, err}
+	}()
+	select {
+	case r := <-written:
+		return r.n, r.err
+	case <-o.Ctx.Done():
+	}
+	select {
+	case r := <-written:
+		return r.n, r.err
+	case <-time.After(twin):
+	}
+	o.mu.Lock()
+	o.unread = true
+	o.mu.Unlock()
+	return 0, o.Ctx.Err()
 }
 
 // Err is what a command ends with of which something could not be written to the standard

@@ -14,6 +14,7 @@ import (
 	"github.com/dustin/go-humanize/english"
 	"github.com/spf13/cobra"
 
+	"softiser/internal/digits"
 	"softiser/internal/iscsi"
 	"softiser/internal/usage"
 	"softiser/target"
@@ -113,7 +114,7 @@ type tracer struct {
 	// leftBefore are those of processes whose place it has taken.
 	leftBefore uint64
 
-	steps [len(traceSteps)]volume.Latencies
+	steps [len(traceSteps)]spans
 }
 
 // run traces until ctx ends or enough has come, and sums up.
@@ -194,7 +195,7 @@ func (t *tracer) show(c *volume.TracedCommand) error {
 	p := parts(c)
 	for i, d := range p {
 		if d > 0 {
-			t.steps[i].Observe(d, false)
+			t.steps[i].observe(d)
 		}
 	}
 	if t.json {
@@ -245,14 +246,13 @@ func (t *tracer) sum() error {
 	w := newTable(&text)
 	fmt.Fprintln(w, "STEP\tCOMMANDS\tP50\tP99")
 	for i, name := range traceSteps {
-		var y volume.Tally
-		y.Add(&t.steps[i])
-		l, _ := y.Latency()
-		if l.Count == 0 {
+		x := &t.steps[i]
+		if x.count == 0 {
 			continue
 		}
-		s.Steps[name] = traceStepTime{l.Count, l.P50, l.P99}
-		fmt.Fprintf(w, "%s\t%d\t%s\t%s\n", name, l.Count, l.Text(l.P50), l.Text(l.P99))
+		p50, p99 := x.percentile(0.5), x.percentile(0.99)
+		s.Steps[name] = traceStepTime{x.count, p50, p99}
+		fmt.Fprintf(w, "%s\t%d\t%s\t%s\n", name, x.count, digits.Round(p50), digits.Round(p99))
 	}
 	if t.json {
 		return json.NewEncoder(t.out).Encode(map[string]traceSummary{"summary": s})

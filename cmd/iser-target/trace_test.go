@@ -251,3 +251,21 @@ func TestTraceGoesOn(t *testing.T) {
 		t.Errorf("%d commands were told, %d summed up", len(all), sum.Commands)
 	}
 }
+
+// Percentiles of steps are those of what they took, to an eighth of a power of two, however short that is.
+func TestTracePercentiles(t *testing.T) {
+	var out strings.Builder
+	x := tracer{out: &out, json: true}
+	for i := range 100 {
+		x.steps[0].observe(time.Duration(i + 1))
+		x.steps[1].observe(3 * time.Second)
+	}
+	if err := x.sum(); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`"leased":{"commands":100,"p50_ns":51,"p99_ns":103}`, `"placed":{"commands":100,"p50_ns":3221225471,"p99_ns":3221225471}`} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %s in %s", want, out.String())
+		}
+	}
+}

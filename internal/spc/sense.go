@@ -46,6 +46,11 @@ type Sense struct {
 	InfoValid bool
 	Info      uint64 // LBA or byte offset, as the command defines
 
+	// SpecificValid says that Specific is what the command calls its command-specific information. Fixed format does not tell it from
+	// none when it is 0.
+	SpecificValid bool
+	Specific      uint64
+
 	// FieldValid says that Field and Bit point at the offending byte of the
 	// CDB (InCDB) or of the parameter list.
 	FieldValid bool
@@ -69,6 +74,7 @@ const FixedSenseLen = 18
 //	| 2| sense key                                     |
 //	| 3| information (4 bytes)                         |
 //	| 7| additional sense length                       |
+//	| 8| command-specific information (4 bytes)        |
 //	|12| ASC, ASCQ                                     |
 //	|15| SKSV(80h) C/D(40h) BPV(08h) bit | field (2)   |
 //	+--+-----------------------------------------------+
@@ -88,13 +94,16 @@ func (s *Sense) AppendFixed(dst []byte) []byte {
 	}
 	b[2] = byte(s.Key)
 	b[7] = FixedSenseLen - 8
+	if s.SpecificValid && s.Specific <= 0xFFFFFFFF {
+		binary.BigEndian.PutUint32(b[8:], uint32(s.Specific))
+	}
 	binary.BigEndian.PutUint16(b[12:], uint16(s.ASC))
 	s.putKeySpecific(b[15:18])
 	return dst
 }
 
 // AppendDescriptor adds s in descriptor format (SPC-4 §4.5.2): an 8-byte
-// header, then information and sense-key-specific descriptors as valid.
+// header, then information, command-specific and sense-key-specific descriptors as valid.
 func (s *Sense) AppendDescriptor(dst []byte) []byte {
 	i := len(dst)
 	code := byte(0x72)
@@ -105,6 +114,10 @@ func (s *Sense) AppendDescriptor(dst []byte) []byte {
 	if s.InfoValid {
 		dst = append(dst, 0x00, 0x0A, 0x80, 0)
 		dst = binary.BigEndian.AppendUint64(dst, s.Info)
+	}
+	if s.SpecificValid {
+		dst = append(dst, 0x01, 0x0A, 0, 0)
+		dst = binary.BigEndian.AppendUint64(dst, s.Specific)
 	}
 	if s.FieldValid || s.ProgressValid {
 		dst = append(dst, 0x02, 0x06, 0, 0, 0, 0, 0, 0)
@@ -170,6 +183,10 @@ func ParseSense(b []byte) (Sense, error) {
 		if n >= 8 && 8+int(b[7]) < n {
 			n = 8 + int(b[7])
 		}
+		if n >= 12 {
+			s.Specific = uint64(binary.BigEndian.Uint32(b[8:]))
+			s.SpecificValid = s.Specific != 0
+		}
 		if n >= 14 {
 			s.ASC = ASC(binary.BigEndian.Uint16(b[12:]))
 		}
@@ -197,6 +214,9 @@ func ParseSense(b []byte) (Sense, error) {
 			case d[0] == 0x00 && n >= 12 && d[2]&0x80 != 0:
 				s.InfoValid = true
 				s.Info = binary.BigEndian.Uint64(d[4:])
+			case d[0] == 0x01 && n >= 12:
+				s.SpecificValid = true
+				s.Specific = binary.BigEndian.Uint64(d[4:])
 			case d[0] == 0x02 && n >= 8:
 				s.parseKeySpecific(d[4:7])
 			}

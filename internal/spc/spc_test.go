@@ -87,6 +87,8 @@ func TestSense(t *testing.T) {
 			"70 00 05 00000000 0a 00000000 2000 00 000000", "72 05 2000 000000 00"},
 		{Sense{Key: KeyMiscompare, ASC: ASCMiscompare, InfoValid: true, Info: 515},
 			"f0 00 0e 00000203 0a 00000000 1d00 00 000000", "72 0e 1d00 000000 0c 000a8000 0000000000000203"},
+		{Sense{Key: KeyCopyAborted, ASC: ASCUnrecoveredRead, InfoValid: true, Info: 9, SpecificValid: true, Specific: 3},
+			"f0 00 0a 00000009 0a 00000003 1100 00 000000", "72 0a 1100 000000 18 000a8000 0000000000000009 010a0000 0000000000000003"},
 		{Sense{Key: KeyIllegalRequest, ASC: ASCInvalidFieldInCDB, FieldValid: true, InCDB: true, BitValid: true, Bit: 5, Field: 2},
 			"70 00 05 00000000 0a 00000000 2400 00 cd0002", "72 05 2400 000000 08 02060000 cd0002 00"},
 		{Sense{Key: KeyNotReady, ASC: ASCSanitizeInProgress, ProgressValid: true, Progress: 0x8000},

@@ -7,6 +7,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"softiser/blockdev"
+	"softiser/blockdev/faulty"
 	"softiser/internal/spc"
 )
 
@@ -90,6 +92,41 @@ func TestExtendedCopy(t *testing.T) {
 		})
 	}
 	r.on(n, 0, xcopy(nil), nil, 0).good()
+}
+
+// The sense data of a copy that fails says in which segment, and what of that has not been written, counted from where it
+// has not been written without a gap: nothing has, of what is copied from its end on.
+func TestFailedCopyTellsWhere(t *testing.T) {
+	const blocks = 5120 // three pieces
+	for _, c := range []struct {
+		name  string
+		seg   spc.CopySegment
+		bad   int64 // the block that cannot be written
+		valid bool
+		info  uint64
+		moved uint32
+	}{
+		{"forward", spc.CopySegment{Type: spc.CopyBlockToBlock, Dst: 1, Blocks: blocks}, 2048, true, blocks - 2048, 2048},
+		{"nothing written", spc.CopySegment{Type: spc.CopyBlockToBlock, Dst: 1, Blocks: blocks}, 0, false, 0, 0},
+		{"backwards", spc.CopySegment{Type: spc.CopyBlockToBlock, Src: 1, Dst: 1, Blocks: blocks, DstLBA: 2048}, 3072, true, blocks, 2048},
+		{"backwards, nothing written", spc.CopySegment{Type: spc.CopyBlockToBlock, Src: 1, Dst: 1, Blocks: blocks, DstLBA: 2048}, 7167, false, 0, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := faulty.New(newSized(t, "b", 4<<20), 1, faulty.Rule{Op: faulty.Write, Off: c.bad * 512, Len: 512, Err: blockdev.ErrMedium})
+			r := newRig(t, Config{}, LUConfig{Volume: newSized(t, "a", 4<<20)}, LUConfig{LUN: 1, Volume: f})
+			first := spc.CopySegment{Type: spc.CopyBlockToBlock, Blocks: 8}
+			list := copyList(1, append(r.target(0), r.target(1)...), first, c.seg)
+			got := r.on(r.nx[0], 0, xcopy(list), list, 0).sense(spc.KeyCopyAborted, spc.ASCWriteError)
+			if got.sd.InfoValid != c.valid || got.sd.Info != c.info || got.sd.Specific != 1 {
+				t.Errorf("information %d (%v), segment %d", got.sd.Info, got.sd.InfoValid, got.sd.Specific)
+			}
+			cdb := make([]byte, 16)
+			cdb[0], cdb[2], cdb[13] = byte(spc.OpThirdPartyIn), 1, 64
+			if st := r.on(r.nx[0], 0, cdb, nil, 64).good().data; st[4] != 2 || binary.BigEndian.Uint32(st[8:]) != 8+c.moved {
+				t.Errorf("copy status % x", st)
+			}
+		})
+	}
 }
 
 func TestOffloadedTransfer(t *testing.T) {

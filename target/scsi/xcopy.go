@@ -125,18 +125,34 @@ func extendedCopy(t *Task, c *copying, targets, segs []byte) (uint64, *spc.Sense
 		jobs = append(jobs, j)
 	}
 	done := int64(0)
-	for _, j := range jobs {
+	for i := range jobs {
+		j := &jobs[i]
 		n, dir, err := c.Bytes(j.src.vol, j.from, j.dst.vol, j.to, j.n)
 		done += n
 		if err != nil {
 			s := copySense(err, dir)
 			if s.Key != spc.KeyAborted {
 				s.Key = spc.KeyCopyAborted
+				j.explain(s, i, n)
 			}
 			return uint64(done) >> t.lu.geo().Shift, s
 		}
 	}
 	return uint64(done) >> t.lu.geo().Shift, nil
+}
+
+// explain says in sense data at which segment a copy has failed and, if something of that one has been written, how much is
+// missing: what has been written from its first block on without a gap is not, and nothing else (SPC-3 §6.3.3). done is how much
+// has been written wherever.
+func (j *copySegment) explain(s *spc.Sense, index int, done int64) {
+	s.SpecificValid, s.Specific = true, uint64(index)
+	if done == 0 {
+		return
+	}
+	if volume.Backwards(j.src.vol, j.from, j.dst.vol, j.to, j.n) {
+		done = 0
+	}
+	s.InfoValid, s.Info = true, uint64(j.n-done)>>j.dst.geo().Shift
 }
 
 // copyTarget finds the unit of a target descriptor; nil when there is none, which

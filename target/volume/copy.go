@@ -128,13 +128,17 @@ func (c *Copy) piece(v *Volume, kind Hold, off, n int64, f func() error) error {
 	return err
 }
 
+// Backwards reports whether n bytes are copied from their end on: overlapping blocks of one volume are, as memmove does.
+func Backwards(src *Volume, from int64, dst *Volume, to, n int64) bool {
+	return src == dst && from < to && to < from+n
+}
+
 // Bytes copies n bytes. Each piece is claimed where it is read, then where it is
 // written. It returns how many it has copied and what it was doing when it failed.
 func (c *Copy) Bytes(src *Volume, from int64, dst *Volume, to, n int64) (int64, Direction, error) {
 	buf := c.bufs.Get(StageBytes)
 	defer c.bufs.Put(buf)
-	// Overlapping blocks of one volume are copied backwards, as memmove does.
-	backwards := src == dst && from < to && to < from+n
+	backwards := Backwards(src, from, dst, to, n)
 	done := int64(0)
 	for done < n {
 		k := min(int64(len(buf)), n-done)

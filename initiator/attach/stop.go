@@ -23,6 +23,9 @@ func (a *Attachment) Wait(ctx context.Context) error {
 	return errors.Join(err, a.undo())
 }
 
+// lookEvery is how often who waits for a flush looks whether the target has gone.
+const lookEvery = 100 * time.Millisecond
+
 // stop shuts the server down and makes what it wrote durable.
 func (a *Attachment) stop() error {
 	limit := max(a.opt.FinishTimeout, time.Second)
@@ -50,7 +53,7 @@ func (a *Attachment) stop() error {
 	go func() { flushed <- a.lun.Flush() }()
 	late := time.NewTimer(limit) // its own: clients that took no replies may have used up the other one
 	defer late.Stop()
-	look := time.NewTicker(100 * time.Millisecond)
+	look := time.NewTicker(lookEvery)
 	defer look.Stop()
 	var ferr error
 	for waits := true; waits; {

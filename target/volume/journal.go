@@ -146,7 +146,7 @@ func (j *Journal) unstickLocked(stop blockdev.Stop) error {
 	if err := j.clear(); err != nil {
 		return fmt.Errorf("%s: %w", j.name, err)
 	}
-	j.old = nil
+	j.old, j.long = nil, false
 	j.stuck.Store(false)
 	return nil
 }
@@ -172,6 +172,7 @@ type Journal struct {
 	stuck atomic.Bool
 	off   int64  // guarded by mu: of old
 	old   []byte // guarded by mu: what could not be put back; nil: only clearing has failed
+	long  bool   // guarded by mu: the file may have more than old
 }
 
 const (
@@ -187,7 +188,7 @@ func journalSum(head, data []byte) uint32 {
 // stick notes that the entry is not gone; old is what has still to be put back at off, nil:
 // nothing. Preconditions: mu is held.
 func (j *Journal) stick(old []byte, off int64) {
-	j.old, j.off = old, off
+	j.old, j.off, j.long = old, off, false
 	j.stuck.Store(true)
 	j.cutLocked(j.vol.dev.Info().Size) // by a shrink of which cut has heard before
 }
@@ -274,7 +275,7 @@ func (j *Journal) wipe() error {
 	if err := j.file.Sync(); err != nil {
 		return err
 	}
-	j.old = nil
+	j.old, j.long = nil, false
 	j.stuck.Store(false)
 	return nil
 }
@@ -294,18 +295,19 @@ func (j *Journal) cut(size int64) {
 }
 
 func (j *Journal) cutLocked(size int64) {
-	left := max(0, size-j.off)
-	if left >= int64(len(j.old)) {
+	if left := max(0, size-j.off); left < int64(len(j.old)) {
+		j.old, j.long = j.old[:left], true
+	}
+	if !j.long || j.file == nil { // the volume has ended
 		return
 	}
-	j.old = j.old[:left]
-	switch { // where this fails, the file has the entry as it was
-	case j.file == nil: // the volume has ended
-	case left == 0:
-		_ = j.clear()
-	case j.writeAt(j.head(j.old, j.off), 0) == nil:
-		_ = j.file.Sync()
+	var err error
+	if len(j.old) == 0 {
+		err = j.clear()
+	} else if err = j.writeAt(j.head(j.old, j.off), 0); err == nil {
+		err = j.file.Sync()
 	}
+	j.long = err != nil // the next change of size tries again: as long as the volume has not grown, what is too much has no blocks
 }
 
 // forget leaves an entry that could not be undone to whoever has the volume next: what is
@@ -313,7 +315,7 @@ func (j *Journal) cutLocked(size int64) {
 func (j *Journal) forget() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.old = nil
+	j.old, j.long = nil, false
 	j.stuck.Store(false)
 }
 

@@ -328,7 +328,7 @@ func (p *Prepared) Begin() {
 				p.srv.report(err)
 			}
 		}()
-		c.out.push(false)
+		c.out.wakeUp()
 	}
 	p.conns = nil
 }

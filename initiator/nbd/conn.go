@@ -223,7 +223,11 @@ func (c *conn) replied(s *slot) {
 	rs := c.gathered.takeLocked()
 	c.mu.Unlock()
 	c.give(rs)
-	c.out.push(last)
+	if last {
+		c.out.push()
+	} else {
+		c.out.wakeUp()
+	}
 }
 
 // answer queues a reply that needs no request to the session.
@@ -231,7 +235,7 @@ func (c *conn) answer(s *slot) {
 	c.mu.Lock()
 	c.out.addLocked(s)
 	c.mu.Unlock()
-	c.out.push(false)
+	c.out.wakeUp()
 }
 
 // quiet errors are how connections usually end.

@@ -61,7 +61,7 @@ func (c *conn) resume() {
 	c.resting.Store(false)
 	c.goesOn.Broadcast()
 	c.mu.Unlock()
-	c.out.push(false)
+	c.out.wakeUp()
 }
 
 // stillness is what a connection still does.

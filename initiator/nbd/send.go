@@ -47,11 +47,15 @@ func (o *replies) addLocked(s *slot) {
 	o.queue.push(s)
 }
 
-// push gets queued replies sent; now: by the caller.
-func (o *replies) push(now bool) {
-	if now && o.send(false) {
-		return
+// push sends queued replies, as far as the socket takes them at once.
+func (o *replies) push() {
+	if !o.send(false) {
+		o.wakeUp()
 	}
+}
+
+// wakeUp has the send goroutine send queued replies.
+func (o *replies) wakeUp() {
 	select {
 	case o.wake <- struct{}{}:
 	default:

@@ -56,7 +56,7 @@ func (l logout) send(ctx context.Context) error {
 	c, s := l.conn, l.s
 	done := make(chan error, 1)
 	s.mu.Lock()
-	t := s.tasks.get(true, kindLogout)
+	t := s.tasks.control(kindLogout)
 	if t == nil || c.state == connDead {
 		if t != nil {
 			s.tasks.put(t)

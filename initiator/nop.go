@@ -5,7 +5,7 @@ import "softiser/internal/iscsi"
 // ping sends a NOP-Out that wants an answer (RFC 7143 §11.18).
 func (c *conn) ping() {
 	s := c.s
-	t := s.tasks.get(true, kindPing)
+	t := s.tasks.control(kindPing)
 	if t == nil {
 		return // control PDUs are outstanding: their deadlines watch the target
 	}

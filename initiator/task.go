@@ -154,7 +154,10 @@ func (tb *table) push(t *task) {
 	t.next, *h = *h, int32(t.index)
 }
 
-// get takes a free slot, or returns nil.
+// control takes a free slot for a request that no window of commands holds back, or returns nil.
+func (tb *table) control(k taskKind) *task { return tb.get(true, k) }
+
+// get takes a free slot, one of those for control if ctl, or returns nil.
 func (tb *table) get(ctl bool, k taskKind) *task {
 	h := tb.head(ctl)
 	if *h == none {

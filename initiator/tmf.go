@@ -64,7 +64,7 @@ func (tm *taskManagement) nextAbort(c *conn) {
 // slot the connection is past help.
 func (tm *taskManagement) sendTMF(c *conn, f iscsi.TaskFunction, t *task) {
 	s := tm.s
-	m := s.tasks.get(true, kindTMF)
+	m := s.tasks.control(kindTMF)
 	if m == nil {
 		c.doom(errors.New("no slot is left for task management"))
 		return
@@ -180,7 +180,7 @@ func (tm *taskManagement) resetLUN(ctx context.Context, lun uint64) error {
 	done := make(chan error, 1)
 	s.mu.Lock()
 	c := s.conn
-	m := s.tasks.get(true, kindTMF)
+	m := s.tasks.control(kindTMF)
 	if c == nil || m == nil || s.state != StateActive {
 		if m != nil {
 			s.tasks.put(m)

@@ -28,9 +28,6 @@ func (m *mapping) additions(cfg *config.Config, want func(config.Volume) bool) (
 		if !want(v) {
 			return
 		}
-		m.mu.Lock()
-		m.reasons[p] = "storage has not answered yet; it is served when it has"
-		m.mu.Unlock()
 		c := m.ask(p, what)
 		all = append(all, addition{volume, func(ctx context.Context) error {
 			if err := ctx.Err(); err != nil {

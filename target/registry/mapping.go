@@ -372,5 +372,8 @@ func (m *mapping) missing(p place) bool { return volumeAt(m.config(), p) != "" &
 func (m *mapping) reason(p place) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.coming[p] != nil {
+		return "storage has not answered yet; it is served when it has"
+	}
 	return m.reasons[p]
 }

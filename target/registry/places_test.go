@@ -180,3 +180,24 @@ func TestRemoveWhatIsOnItsWayByHand(t *testing.T) {
 		})
 	}
 }
+
+// What a reload has on its way is not called removed.
+func TestStatusOfWhatAReloadBrings(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBed(t, base)
+		answer := b.storage.stall("late")
+		defer answer()
+		b.write(strings.NewReplacer("targets:", "  - {name: late, type: memory, size: 1MiB}\ntargets:", "luns: [", "luns: [{lun: 2, volume: late}, ").Replace(base))
+		if left := b.impatient(); len(left) != 1 || !strings.Contains(left[0], "storage has not answered yet") {
+			t.Errorf("not done: %q", left)
+		}
+		if why := b.Status().Targets[0].LUNs[2].Error; !strings.HasPrefix(why, "storage has not answered yet") {
+			t.Errorf("status says %q", why)
+		}
+		answer()
+		synctest.Wait()
+		if b.size(2) != 1<<20 {
+			t.Errorf("in the end the LUN has %d bytes", b.size(2))
+		}
+	})
+}

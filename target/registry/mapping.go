@@ -365,6 +365,18 @@ func (m *mapping) served(p place) (name string, leaving bool) {
 	return name, m.leavingPlaces[p]
 }
 
+// notBrought notes why a reload serves nothing at p, unless something is served there or an attempt has said why not.
+func (m *mapping) notBrought(p place, why string) {
+	if m.volumes.at(p) != nil {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.coming[p] == nil && m.reasons[p] == "" {
+		m.reasons[p] = why
+	}
+}
+
 // missing reports whether the configuration serves something at p that could not be.
 func (m *mapping) missing(p place) bool { return volumeAt(m.config(), p) != "" && m.reason(p) != "" }
 

@@ -201,3 +201,27 @@ func TestStatusOfWhatAReloadBrings(t *testing.T) {
 		}
 	})
 }
+
+// What a reload cannot serve before the next start is not called removed, and can be.
+func TestStatusOfWhatAReloadCannotBring(t *testing.T) {
+	b := newBed(t, withSubsystems())
+	b.write(strings.NewReplacer("luns: [", "luns: [{lun: 2, volume: x, alua_groups: [{group: 7, state: standby}]}, ",
+		"namespaces: [", "namespaces: [{nsid: 3, volume: y, ana_groups: [{group: 7, state: inaccessible}]}, ",
+		"targets:", "  - {name: x, type: memory, size: 1MiB}\n  - {name: y, type: memory, size: 1MiB}\ntargets:",
+		`[{listen: "127.0.0.1:0"}]`, `[{listen: "127.0.0.1:0"}, {listen: "127.0.0.2:0", group: 7}]`).Replace(withSubsystems()))
+	if _, err := b.Reload(t.Context(), false); err != nil {
+		t.Fatal(err)
+	}
+	st := b.Status()
+	for _, why := range []string{st.Targets[0].LUNs[2].Error, st.Subsystems[0].Namespaces[2].Error} {
+		if !strings.HasPrefix(why, "no portal of the running target belongs to group 7") {
+			t.Errorf("status says %q", why)
+		}
+	}
+	if err := errors.Join(b.RemoveLUN(t.Context(), "iqn.2026-11.test:a", 2), b.RemoveNamespace(t.Context(), "nqn.2026-11.test:s", 3)); err != nil {
+		t.Error(err)
+	}
+	if why := b.Status().Targets[0].LUNs[2].Error; !strings.HasPrefix(why, "removed by") {
+		t.Errorf("afterwards status says %q", why)
+	}
+}

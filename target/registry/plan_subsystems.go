@@ -151,7 +151,7 @@ func (p subsystemPlan) namespaces(was, s *config.Subsystem) (steps []step) {
 			do: func(ctx context.Context) error {
 				return p.mapping.bring(ctx, at, n, func(c *coming) error { return p.mapping.addNamespace(ctx, c, p.next, s.NQN, n, v) })
 			},
-			node: s.NQN, serves: &v, volume: v.Name,
+			node: s.NQN, serves: &v, at: at, volume: v.Name,
 		}
 		before, is := findNamespace(was, n.NSID), p.mapping.namespace(at)
 		switch name, leaving := p.mapping.served(at); {

@@ -167,13 +167,13 @@ func (p targetPlan) luns(was, t *config.Target) (steps []step) {
 		is := p.mapping.lun(at) // which an administrator may have made, whatever the old configuration says
 		switch name, leaving := p.mapping.served(at); {
 		case name == "" || p.mapping.isLeaving(t.IQN):
-			steps = append(steps, step{Change: Change{Action: "add", Object: object, Error: p.outOfGroup(l)}, do: add, node: t.IQN, serves: &v, volume: v.Name})
+			steps = append(steps, step{Change: Change{Action: "add", Object: object, Error: p.outOfGroup(l)}, do: add, node: t.IQN, serves: &v, at: at, volume: v.Name})
 		case leaving || name != l.Volume || is.ReadOnly != l.ReadOnly:
 			steps = append(steps, step{
 				Change: Change{Action: "replace", Object: object, Error: p.outOfGroup(l)},
 				frees:  []place{at},
 				take:   func(ctx context.Context) error { return p.mapping.removeLUN(ctx, t.IQN, uint16(l.LUN)) },
-				do:     add, keep: keep, node: t.IQN, serves: &v, volume: v.Name,
+				do:     add, keep: keep, node: t.IQN, serves: &v, at: at, volume: v.Name,
 			})
 		case is.ALUA != l.ALUA || !slices.Equal(is.ALUAGroups, l.ALUAGroups):
 			steps = append(steps, step{

@@ -97,6 +97,11 @@ func (r *Registry) reload(ctx context.Context, dry bool) ([]Change, error) {
 			r.log.Warn(w)
 		}
 		r.apply(ctx, steps, running(r.config(), next))
+		for i := range steps {
+			if s := &steps[i]; s.serves != nil && s.Error != "" {
+				r.mapping.notBrought(s.at, s.Error)
+			}
+		}
 		r.groups.show(ctx) // what was added to an active group has been shown by the old configuration
 		r.snapshots.Set(snapshotPlans(r.config()))
 	}

@@ -23,6 +23,7 @@ type step struct {
 	frees  []place                     // what take takes away
 	node   string                      // the target or subsystem that do adds, or adds to
 	serves *config.Volume              // what do makes a LUN or a namespace of
+	at     place                       // where
 	// volume is the one whose storage do waits for, "" if none: such steps wait for each
 	// other only when they are about the same volume.
 	volume string

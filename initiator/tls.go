@@ -3,9 +3,13 @@ package initiator
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
+	"slices"
+	"strings"
+	"time"
 
 	"softiser/internal/certs"
 	"softiser/internal/tlsio"
@@ -72,22 +76,40 @@ func (t *transport) secure(ctx context.Context, nc net.Conn, addr string) (net.C
 
 // explain adds to an error of the handshake what can be done about it.
 func (t *TLS) explain(err error) error {
-	var name *tls.CertificateVerificationError
 	var header tls.RecordHeaderError
-	switch {
-	case errors.As(err, &header):
+	if errors.As(err, &header) {
 		return fmt.Errorf("the target's port does not speak TLS: %w", err)
-	case errors.As(err, &name) && t.CA == "":
-		return fmt.Errorf("the target's certificate is not one that this system trusts; name its authority (--tls-ca): %w", err)
-	case errors.As(err, &name):
-		return fmt.Errorf("the target's certificate is not one for %s by an authority in %s (--tls-name, --tls-ca): %w", orHost(t.ServerName), t.CA, err)
+	}
+	if bad, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
+		return fmt.Errorf("%s: %w", t.refused(bad), err)
 	}
 	return fmt.Errorf("no TLS with the target: %w", err)
 }
 
-func orHost(name string) string {
-	if name == "" {
-		return "its address"
+// refused says why the target's certificate is not taken, and what is to be done about that.
+func (t *TLS) refused(bad *tls.CertificateVerificationError) string {
+	if invalid, ok := errors.AsType[x509.CertificateInvalidError](bad); ok && invalid.Reason == x509.Expired {
+		what := "has expired"
+		if time.Now().Before(invalid.Cert.NotBefore) {
+			what = "is not valid yet"
+		}
+		return "the target's certificate " + what + "; the target needs a new one, or this machine the right time (timedatectl)"
 	}
-	return name
+	if name, ok := errors.AsType[x509.HostnameError](bad); ok {
+		names := slices.Clone(name.Certificate.DNSNames)
+		for _, ip := range name.Certificate.IPAddresses {
+			names = append(names, ip.String())
+		}
+		if len(names) == 0 {
+			return fmt.Sprintf("the target's certificate names no host in subjectAltName; it needs one for %s", name.Host)
+		}
+		return fmt.Sprintf("the target's certificate is one for %s, and not for %s; --tls-name says which name to expect", strings.Join(names, ", "), name.Host)
+	}
+	if _, ok := errors.AsType[x509.UnknownAuthorityError](bad); !ok {
+		return "the target's certificate cannot be used"
+	}
+	if t.CA == "" {
+		return "the target's certificate is not one that this system trusts; name its authority (--tls-ca)"
+	}
+	return fmt.Sprintf("the target's certificate is not from an authority in %s (--tls-ca)", t.CA)
 }

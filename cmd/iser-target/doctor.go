@@ -202,11 +202,18 @@ func volumeSize(v *config.Volume) int64 {
 // configuration is the check of the file.
 func (p *patient) configuration(*doctor.Host) doctor.Finding {
 	switch {
+	case errors.Is(p.err, fs.ErrPermission): // of the file itself: perhaps only whoever asks may not read it
+		return doctor.Finding{Level: doctor.Warning, Found: p.err.Error(), Cost: "what follows is about the defaults; a target of this user does not start",
+			Mend: "sudo iser-target doctor --config " + p.file}
 	case p.err != nil:
-		return doctor.Finding{Level: doctor.Error, Found: strings.ReplaceAll(p.err.Error(), "\n", "; "), Cost: "serve does not start, and a reload changes nothing; what follows is about the defaults", Mend: "iser-target check --config " + p.file}
+		f := doctor.Finding{Level: doctor.Error, Found: strings.ReplaceAll(p.err.Error(), "\n", "; "), Cost: "serve does not start, and a reload changes nothing; what follows is about the defaults"}
+		if p.file != "" { // else the environment is wrong, and the error names the variable
+			f.Mend = "iser-target check --config " + p.file
+		}
+		return f
 	case p.file == "":
 		return doctor.Finding{Level: doctor.Note, Found: "there is no " + defaultConfig, Cost: "what follows is about the defaults",
-			Mend: "install -D -m 640 /usr/share/doc/iser-target/examples/production.yaml " + defaultConfig}
+			Mend: "install -D -m 640 -g softiser /usr/share/doc/iser-target/examples/production.yaml " + defaultConfig}
 	}
 	if w := p.cfg.Warnings(); len(w) > 0 {
 		return doctor.Finding{Level: doctor.Warning, Found: strings.Join(w, "; "), Cost: "it is allowed, and hardly meant", Mend: "iser-target check --config " + p.file}

@@ -2,12 +2,16 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"softiser/config"
 	"softiser/internal/doctor"
 	"softiser/internal/loopback"
 )
@@ -125,5 +129,26 @@ targets: [{iqn: "iqn.2026-11.test:a", luns: [{lun: 0, volume: ram}]}]
 	p := patient{file: f}
 	if p.load(); p.err != nil || len(p.cfg.Portals) != 1 {
 		t.Errorf("%v, %+v", p.err, p.cfg.Portals)
+	}
+}
+
+// TestDoctorOfTheConfigurationFile: what is to be done about a file that is not there is enough for the service, and about one that only
+// whoever asks may not read nothing is said to be wrong.
+func TestDoctorOfTheConfigurationFile(t *testing.T) {
+	denied := &fs.PathError{Op: "open", Path: defaultConfig, Err: fs.ErrPermission}
+	for _, c := range []struct {
+		name  string
+		p     patient
+		level doctor.Level
+		mend  string
+	}{
+		{"none", patient{cfg: &config.Config{}}, doctor.Note, "install -D -m 640 -g softiser "},
+		{"another user's", patient{cfg: &config.Config{}, file: defaultConfig, err: fmt.Errorf("configuration: %w", denied)}, doctor.Warning, "sudo iser-target doctor --config " + defaultConfig},
+		{"wrong", patient{cfg: &config.Config{}, file: "x.yaml", err: errors.New("x.yaml:1: no")}, doctor.Error, "iser-target check --config x.yaml"},
+		{"the environment is wrong", patient{cfg: &config.Config{}, err: errors.New("the environment variable …")}, doctor.Error, ""},
+	} {
+		if f := c.p.configuration(nil); f.Level != c.level || !strings.HasPrefix(f.Mend, c.mend) || c.mend == "" && f.Mend != "" {
+			t.Errorf("%s: %+v", c.name, f)
+		}
 	}
 }

@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -393,6 +395,29 @@ func TestReadOnlyTwice(t *testing.T) {
 		if _, err := Parse([]byte(text), "x.yaml"); err != nil {
 			t.Errorf("%s\n%v", text, err)
 		}
+	}
+}
+
+// TestUnreadableFiles: a file that the user of the process may not read is told together with what to do about it.
+func TestUnreadableFiles(t *testing.T) {
+	if err := unreadable(&fs.PathError{Op: "open", Path: "x.yaml", Err: syscall.EACCES}); !errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), fmt.Sprintf("user %d, who may not read it", os.Geteuid())) {
+		t.Errorf("%v", err)
+	}
+	if err := unreadable(fs.ErrNotExist); err != fs.ErrNotExist { //nolint:errorlint // this very one
+		t.Errorf("%v", err)
+	}
+	if os.Geteuid() == 0 {
+		t.Skip("root may read everything")
+	}
+	f := filepath.Join(t.TempDir(), "c.yaml")
+	if err := os.WriteFile(f, []byte(head), 0o200); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Load(f); err == nil || !strings.Contains(err.Error(), "who may not read it") {
+		t.Errorf("a configuration: %v", err)
+	}
+	if _, err := readSecret(f); err == nil || !strings.Contains(err.Error(), "who may not read it") {
+		t.Errorf("a secret: %v", err)
 	}
 }
 

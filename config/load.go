@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -54,7 +55,7 @@ const (
 func readFile(path string, limit int64) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return nil, err
+		return nil, unreadable(err)
 	}
 	defer f.Close()
 	return readAll(f, path, limit)
@@ -66,6 +67,15 @@ func readAll(in io.Reader, name string, limit int64) ([]byte, error) {
 		err = fmt.Errorf("%s is longer than %d bytes, which is not what is expected here", name, limit)
 	}
 	return b, err
+}
+
+// unreadable adds to the error of a file that is not for this user what has to be done about it: the one who has made the file
+// is hardly the one whom the service runs as.
+func unreadable(err error) error {
+	if errors.Is(err, fs.ErrPermission) {
+		return fmt.Errorf("%w; iser-target runs as user %d, who may not read it (chown, chgrp, chmod)", err, os.Geteuid())
+	}
+	return err
 }
 
 // bareIPv6 matches an address such as [::]:3260 that is not quoted: YAML takes it for a list.

@@ -48,7 +48,7 @@ func (c *Config) users() []keyedUser {
 func readSecret(path string) ([]byte, error) {
 	fi, err := os.Stat(path)
 	if err != nil {
-		return nil, err
+		return nil, unreadable(err)
 	}
 	if m := fi.Mode(); m.IsRegular() && m.Perm()&0o007 != 0 {
 		return nil, fmt.Errorf("%s has mode %04o, so that every user of this machine can get at the secret; chmod o= %s", path, m.Perm(), path)

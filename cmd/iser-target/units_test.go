@@ -109,7 +109,7 @@ func TestUnitsGiveKnownOptions(t *testing.T) {
 }
 
 // Either package alone has the folders that its units read, with rights that keep secrets (a machine that attaches
-// volumes need not have the target), and that of the target the cluster's agent.
+// volumes need not have the target), and the documents that its program refers to; that of the target has the cluster's agent.
 func TestPackagesHaveTheirFolders(t *testing.T) {
 	if _, err := exec.LookPath("dpkg-deb"); err != nil {
 		t.Skip("no dpkg-deb (Debian package dpkg)")
@@ -137,17 +137,20 @@ func TestPackagesHaveTheirFolders(t *testing.T) {
 	if out, err := c.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	for name, want := range map[string]string{
-		"iser-initiator": `(?m)^drwx------ root/root .* \./etc/softiser/attach/$`,
-		"iser-target":    `(?m)^-rwxr-xr-x root/root .* \./usr/lib/ocf/resource\.d/softiser/target$`,
+	for name, all := range map[string][]string{
+		"iser-initiator": {`drwx------ root/root .* \./etc/softiser/attach/`, `-rw-r--r-- root/root .* \./usr/share/doc/iser-initiator/FIO\.md\.gz`},
+		"iser-target": {`-rwxr-xr-x root/root .* \./usr/lib/ocf/resource\.d/softiser/target`, `-rw-r--r-- root/root .* \./usr/share/doc/iser-target/lvm\.md\.gz`,
+			`-rw-r--r-- root/root .* \./usr/share/doc/iser-target/ha/README\.md\.gz`, `-rw-r--r-- root/root .* \./usr/share/doc/iser-target/CONFIGURATION\.md\.gz`},
 	} {
 		debs, err := filepath.Glob(filepath.Join(dir, "out", name+"_*.deb"))
 		if err != nil || len(debs) != 1 {
 			t.Fatalf("%v, %v", debs, err)
 		}
 		list, err := exec.CommandContext(t.Context(), "dpkg-deb", "-c", debs[0]).Output()
-		if err != nil || !regexp.MustCompile(want).Match(list) {
-			t.Errorf("no %s (%v) in\n%s", want, err, list)
+		for _, want := range all {
+			if err != nil || !regexp.MustCompile("(?m)^"+want+"$").Match(list) {
+				t.Errorf("no %s (%v) in\n%s", want, err, list)
+			}
 		}
 	}
 }

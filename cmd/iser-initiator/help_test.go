@@ -8,6 +8,9 @@ import (
 
 func TestExamples(t *testing.T) { helptest.Examples(t, root) }
 
+// TestDocuments: what documents have users type can be typed.
+func TestDocuments(t *testing.T) { helptest.Documents(t, "../..", root, 60) }
+
 // TestWrongUsage: every command ends with the exit code that the help of iser-initiator has for it.
 func TestWrongUsage(t *testing.T) {
 	helptest.WrongUsage(t, root(), func(args ...string) (int, string) {

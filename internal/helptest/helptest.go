@@ -2,6 +2,7 @@
 package helptest
 
 import (
+	"regexp"
 	"strings"
 	"testing"
 
@@ -54,9 +55,12 @@ func parse(root *cobra.Command, args []string) error {
 // calls returns the arguments of each call of program in a line of shell.
 func calls(line, program string) (all [][]string) {
 	var args []string
-	in := false
+	in, before := false, ""
 	for _, w := range words(line) {
+		last := before
+		before = w
 		switch {
+		case len(w) > 1 && redirection.MatchString(w):
 		case w == "|" || w == "||" || w == "&&" || w == ">" || w == "2>" || w == "&" || strings.HasPrefix(w, "#"):
 			if in {
 				all = append(all, args)
@@ -65,7 +69,7 @@ func calls(line, program string) (all [][]string) {
 			if strings.HasPrefix(w, "#") {
 				return all
 			}
-		case !in && w == program:
+		case !in && w == program && !strings.HasPrefix(last, "-"): // else it is the value of a flag of another program
 			in = true
 		case in:
 			args = append(args, w)
@@ -76,6 +80,9 @@ func calls(line, program string) (all [][]string) {
 	}
 	return all
 }
+
+// redirection is a word with which the shell sends output elsewhere.
+var redirection = regexp.MustCompile(`^[0-9]*[<>]+[^<> ]`)
 
 // words splits a line at blanks; quotes keep a word together.
 func words(line string) (list []string) {

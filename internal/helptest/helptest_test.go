@@ -15,6 +15,9 @@ func TestCalls(t *testing.T) {
 	if got := calls("p a && p b || p c", "p"); len(got) != 3 || got[2][0] != "c" {
 		t.Errorf("%q", got)
 	}
+	if got := calls("p a 3>ready 2>log >/dev/null & q --entrypoint p b", "p"); len(got) != 1 || !slices.Equal(got[0], []string{"a"}) {
+		t.Errorf("%q", got)
+	}
 }
 
 func TestParse(t *testing.T) {

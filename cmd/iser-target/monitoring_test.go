@@ -48,6 +48,81 @@ func TestMonitoringNamesMetricsThatExist(t *testing.T) {
 	}
 }
 
+// TestMonitoringNamesLabelsThatExist: alerts and dashboard sort by, and put into texts, labels that the metrics of the
+// same query have.
+func TestMonitoringNamesLabelsThatExist(t *testing.T) {
+	labels := map[string][]string{}
+	ch := make(chan *prometheus.Desc)
+	go func() { newCollector(nil).Describe(ch); close(ch) }()
+	variable := regexp.MustCompile(`fqName: "(\w+)".*variableLabels: \{([^}]*)\}`)
+	for d := range ch {
+		m := variable.FindStringSubmatch(d.String())
+		labels[m[1]] = append(strings.Split(m[2], ","), "instance", "job", "le")
+	}
+	used := regexp.MustCompile(`\$labels\.(\w+)|\{\{(\w+)\}\}`)
+	check := func(name, expr string, texts ...string) {
+		t.Helper()
+		has := func(label string) bool { // each metric of the query
+			for _, n := range regexp.MustCompile(`iser_target_\w+`).FindAllString(expr, -1) {
+				if !slices.Contains(labels[strings.TrimSuffix(n, "_bucket")], label) {
+					return false
+				}
+			}
+			return true
+		}
+		var by []string // what is left by sums
+		for _, m := range regexp.MustCompile(`by \(([^)]*)\)`).FindAllStringSubmatch(expr, -1) {
+			for l := range strings.SplitSeq(m[1], ",") {
+				if l = strings.TrimSpace(l); !has(l) {
+					t.Errorf("%s: %s has no label %s", name, expr, l)
+				}
+				by = append(by, l)
+			}
+		}
+		for _, m := range used.FindAllStringSubmatch(strings.Join(texts, "\n"), -1) {
+			l := m[1] + m[2]
+			if !has(l) || by != nil && !slices.Contains(by, l) {
+				t.Errorf("%s: the text has %s, which %s leaves no value", name, l, expr)
+			}
+		}
+	}
+	var rules struct {
+		Groups []struct {
+			Rules []struct {
+				Alert, Expr string
+				Annotations map[string]string
+			}
+		}
+	}
+	text, err := os.ReadFile(filepath.Join(monitoring, "alerts.yaml"))
+	if err == nil {
+		err = yaml.Unmarshal(text, &rules)
+	}
+	if err != nil || len(rules.Groups) != 1 {
+		t.Fatalf("%d groups, %v", len(rules.Groups), err)
+	}
+	for _, r := range rules.Groups[0].Rules {
+		check(r.Alert, r.Expr, r.Annotations["summary"], r.Annotations["description"])
+	}
+	var board struct {
+		Panels []struct {
+			Title   string
+			Targets []struct{ Expr, LegendFormat string }
+		}
+	}
+	if text, err = os.ReadFile(filepath.Join(monitoring, "dashboard.json")); err == nil {
+		err = json.Unmarshal(text, &board)
+	}
+	if err != nil || len(board.Panels) < 10 {
+		t.Fatalf("%d panels, %v", len(board.Panels), err)
+	}
+	for _, p := range board.Panels {
+		for _, q := range p.Targets {
+			check(p.Title, q.Expr, q.LegendFormat)
+		}
+	}
+}
+
 // Every expression of the dashboard is one, and promtool takes the rules.
 func TestPromtoolAcceptsRules(t *testing.T) {
 	promtool, err := exec.LookPath("promtool")

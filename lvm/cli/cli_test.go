@@ -1037,12 +1037,13 @@ func TestRemote(t *testing.T) {
 }
 
 func TestParseSize(t *testing.T) {
-	for in, want := range map[string]uint64{"20": 20 << 20, "20m": 20 << 20, "20M": 20 << 20, "1.5g": 3 << 29, "512b": 512, "8s": 4096, "1k": 1024, "2T": 2 << 40, "20MB": 20 << 20, "+4k": 4096, ".5g": 1 << 29} {
+	for in, want := range map[string]uint64{"20": 20 << 20, "20m": 20 << 20, "20M": 20 << 20, "1.5g": 3 << 29, "512b": 512, "8s": 4096, "1k": 1024, "2T": 2 << 40, "20MB": 20 << 20, "+4k": 4096, ".5g": 1 << 29,
+		"20MiB": 20 << 20, "1GiB": 1 << 30, "1.5gib": 3 << 29, "2Ti": 2 << 40, "-4KiB": 4096} {
 		if a, err := parseSize(in); err != nil || a.bytes != want {
 			t.Errorf("%q: %d, %v; want %d", in, a.bytes, err, want)
 		}
 	}
-	for _, in := range []string{"", "m", "x", "1x", "-", "1e3", "99999e", "0", "1/2", "--4", "0x10", "1_0"} {
+	for _, in := range []string{"", "m", "x", "1x", "-", "1e3", "99999e", "0", "1/2", "--4", "0x10", "1_0", "1iB", "1i", "GiB", "1 GiB", "1biB", "1siB", "1GiBs"} {
 		if a, err := parseSize(in); err == nil {
 			t.Errorf("%q accepted as %d", in, a.bytes)
 		}

@@ -33,8 +33,11 @@ func parseSize(s string) (amount, error) {
 	mult := uint64(1 << 20)
 	if s != "" {
 		last := s[len(s)-1] | 0x20
-		if last == 'b' && len(s) > 1 && strings.ContainsRune("kmgtpeKMGTPE", rune(s[len(s)-2])) {
-			s, last = s[:len(s)-1], s[len(s)-2]|0x20 // "MB" as lvm2 takes it
+		for _, more := range []string{"ib", "i", "b"} { // "MiB" and "MB", of which lvm2 reads the first letter
+			if n := len(s) - len(more); n > 0 && strings.EqualFold(s[n:], more) && strings.ContainsRune("kmgtpeKMGTPE", rune(s[n-1])) {
+				s, last = s[:n], s[n-1]|0x20
+				break
+			}
 		}
 		if m, ok := inputUnits[last]; ok {
 			mult, s = m, s[:len(s)-1]

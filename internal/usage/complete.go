@@ -1,6 +1,8 @@
 package usage
 
 import (
+	"bytes"
+	"io"
 	"slices"
 	"strings"
 
@@ -38,6 +40,33 @@ func Complete(root *cobra.Command, flags map[string]Values) {
 			}
 		}
 	})
+}
+
+// What cobra's completion for zsh takes for a flag with a value, --flag=, and what is one: it would find "-disk=" in
+// the argument my-disk=memory, too, and complete that to nonsense.
+const (
+	zshFlag         = `"${lastParam}" =~ '-.*='`
+	zshFlagAnchored = `"${lastParam}" =~ '^-.*='`
+)
+
+// anchorZsh has the command "completion zsh" write a script that knows a flag from an argument.
+func anchorZsh(root *cobra.Command) {
+	zsh, _, err := root.Find([]string{"completion", "zsh"})
+	if err != nil || zsh.Name() != "zsh" {
+		return // of a tree without commands, which has no completion
+	}
+	zsh.RunE = func(c *cobra.Command, _ []string) error {
+		write := root.GenZshCompletion
+		if bare, _ := c.Flags().GetBool("no-descriptions"); bare {
+			write = root.GenZshCompletionNoDesc
+		}
+		var script bytes.Buffer
+		if err := write(&script); err != nil {
+			return err
+		}
+		_, err := io.WriteString(c.OutOrStdout(), strings.Replace(script.String(), zshFlag, zshFlagAnchored, 1))
+		return err
+	}
 }
 
 // Undecided lists the flags for whose values nobody has said what the shell offers, each behind

@@ -78,6 +78,24 @@ func TestComplete(t *testing.T) {
 	}
 }
 
+// TestZshKnowsFlags: an argument with a hyphen and an equals sign is no flag to zsh.
+func TestZshKnowsFlags(t *testing.T) {
+	for _, more := range [][]string{nil, {"--no-descriptions"}} {
+		root := &cobra.Command{Use: "p"}
+		root.AddCommand(&cobra.Command{Use: "leaf", Run: func(*cobra.Command, []string) {}})
+		var out strings.Builder
+		root.SetOut(&out)
+		root.SetArgs(append([]string{"completion", "zsh"}, more...))
+		Tree(root)
+		if err := root.Execute(); err != nil {
+			t.Fatal(err)
+		}
+		if script := out.String(); !strings.Contains(script, zshFlagAnchored) || strings.Contains(script, zshFlag) || strings.Contains(script, "__completeNoDesc") != (more != nil) {
+			t.Errorf("completion zsh %q (cobra may write it otherwise by now):\n%s", more, script)
+		}
+	}
+}
+
 func TestArguments(t *testing.T) {
 	one := Arguments(false, Values{Words: []string{"iser://"}}, Values{Files: true})
 	more := Arguments(true, Values{}, Values{Words: []string{"x"}})

@@ -18,6 +18,7 @@ func Tree(root *cobra.Command) {
 		// What cobra adds by itself it adds later, and it would be left out.
 		root.InitDefaultHelpCmd()
 		root.InitDefaultCompletionCmd()
+		anchorZsh(root)
 	}
 	for _, c := range root.Commands() {
 		switch check := c.Args; {

@@ -83,6 +83,9 @@ func (t *TLS) explain(err error) error {
 	if bad, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
 		return fmt.Errorf("%s: %w", t.refused(bad), err)
 	}
+	if tlsio.Alert(err) == tlsio.HandshakeFailure { // of a portal whose TLS is NVMe's alone, with pre-shared keys
+		return fmt.Errorf("no TLS with the target, whose portal may have none for iSCSI (portals[].tls): %w", err)
+	}
 	return fmt.Errorf("no TLS with the target: %w", err)
 }
 

@@ -3,6 +3,7 @@ package initiator
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"io"
 	"strings"
 	"testing"
 	"time"
@@ -66,5 +67,26 @@ func TestTLSRefusals(t *testing.T) {
 		if strings.Contains(strings.Split(told, ": tls:")[0], c.not) {
 			t.Errorf("%s: %s; it is not about %q", c.name, told, c.not)
 		}
+	}
+}
+
+// TestTLSOfNVMeAlone: a portal without tls has TLS for NVMe/TCP, with pre-shared keys, and finds nothing in common with an initiator of
+// iSCSI.
+func TestTLSOfNVMeAlone(t *testing.T) {
+	near, far := loopback.Pair(t)
+	go func() {
+		far.Read(make([]byte, 1))                //nolint:errcheck // the alert does not depend on what is asked
+		far.Write([]byte{21, 3, 3, 0, 2, 2, 40}) //nolint:errcheck // the client tells
+		io.Copy(io.Discard, far)                 //nolint:errcheck // so that nothing is reset
+	}()
+	x := &TLS{}
+	cfg, err := x.config("127.0.0.1:3260")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = tlsio.Client(t.Context(), near, cfg)
+	near.Close()
+	if err == nil || !strings.Contains(x.explain(err).Error(), "portals[].tls") {
+		t.Errorf("%v", err)
 	}
 }

@@ -233,31 +233,42 @@ func (c *Conn) CloseWrite() error {
 	return c.flushLocked()
 }
 
-// explain says in the words of an administrator what an alert of the peer means.
-func explain(err error) error {
+// Alert returns the alert with which the peer has ended the connection (RFC 8446 §6); 0: none is known.
+func Alert(err error) uint8 {
 	op, ok := errors.AsType[*net.OpError](err)
 	if !ok || op.Op != "remote error" {
-		return err
+		return 0
 	}
 	// The type is crypto/tls' own.
 	v := reflect.ValueOf(op.Err)
-	if v.Kind() != reflect.Uint8 || alerts[v.Uint()] == "" {
-		return err
+	if v.Kind() != reflect.Uint8 {
+		return 0
 	}
-	return &explained{alerts[v.Uint()], err}
+	return uint8(v.Uint())
+}
+
+// HandshakeFailure is the alert of a peer that finds nothing in common with us.
+const HandshakeFailure = 40
+
+// explain says in the words of an administrator what an alert of the peer means.
+func explain(err error) error {
+	if text := alerts[Alert(err)]; text != "" {
+		return &explained{text, err}
+	}
+	return err
 }
 
 // alerts are those of RFC 8446 §6.2 that say what is wrong with a certificate.
-var alerts = map[uint64]string{
-	40:  "the peer finds nothing in common with us",
-	42:  "the peer does not take our certificate",
-	43:  "the peer does not take this kind of certificate",
-	44:  "the peer says that our certificate has been revoked",
-	45:  "the peer says that our certificate has expired, or is not valid yet",
-	46:  "the peer does not take our certificate",
-	48:  "the peer does not trust the authority that our certificate is from",
-	70:  "the peer takes no TLS 1.3",
-	116: "the peer asks for a certificate, and we have none",
+var alerts = map[uint8]string{
+	HandshakeFailure: "the peer finds nothing in common with us",
+	42:               "the peer does not take our certificate",
+	43:               "the peer does not take this kind of certificate",
+	44:               "the peer says that our certificate has been revoked",
+	45:               "the peer says that our certificate has expired, or is not valid yet",
+	46:               "the peer does not take our certificate",
+	48:               "the peer does not trust the authority that our certificate is from",
+	70:               "the peer takes no TLS 1.3",
+	116:              "the peer asks for a certificate, and we have none (--tls-cert)",
 }
 
 // explained is an error with what it means.

@@ -75,7 +75,9 @@ A host is a name or an address; one of IPv6 stands in brackets, with its interfa
 with fe80: [fe80::1%eth0], or [fe80::1%25eth0] as RFC 6874 has it.
 
 Options after "?", of iSCSI: target_user, target_password (mutual CHAP), header_digest,
-data_digest (none, crc32c), auth (md5, sha1, sha-256, sha3-256), noauth.
+data_digest (none, crc32c), auth (md5, sha1, sha-256, sha3-256), noauth; iser, which makes
+iscsi:// iser://; of iscsi:// also tls, tls_ca, tls_cert, tls_key and tls_name, as --tls-ca
+and the others have it.
 Secrets are better kept in a file or in the environment: see --chap-secret-file.
 
 Over RoCE UDP port 4791 of our address is taken, too: on one machine the two ends need an
@@ -90,7 +92,8 @@ another volume is refused.
   iser://10.0.0.1/iqn/0,iser://10.0.1.1/iqn/0
 
 Sizes have a unit: 4096, 4KiB, 1MiB, 2GiB, or decimal 4kB, 1MB, 2GB. A bare k, m
-or g is refused, except by bench, where it means 1024 as in fio.`
+or g is refused, except by bench and the measurements of rdma, where it is a power of
+1024, as in fio and perftest.`
 
 func root() *cobra.Command {
 	cmd := &cobra.Command{

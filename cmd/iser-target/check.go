@@ -73,6 +73,7 @@ its admin socket tells, is left to it. Secrets are not printed.`,
 		},
 	}
 	sock.add(cmd)
+	cmd.PersistentFlags().Lookup("socket").Usage = "admin socket (default $SOFTISER_ADMIN_SOCKET, then admin.socket of the configuration)"
 	cmd.Flags().StringVarP(&file, "config", "c", "", "configuration file (YAML), - for standard input")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON instead of YAML")
 	cmd.Flags().BoolVar(&noOpen, "no-open", false, "do not open the volumes")

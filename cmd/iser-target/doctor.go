@@ -80,6 +80,7 @@ addresses and serial numbers are in it.`,
 		},
 	}
 	p.sock.add(cmd)
+	cmd.PersistentFlags().Lookup("socket").Usage = "admin socket (default $SOFTISER_ADMIN_SOCKET, then admin.socket of the configuration, then /run/softiser/iser-target.sock)"
 	cmd.Flags().StringVarP(&p.file, "config", "c", "", "configuration file (default "+defaultConfig+", if it is there)")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	cmd.Flags().StringVar(&bundle, "bundle", "", "file for a support bundle (.tar.gz, mode 0600), which must not be there yet")

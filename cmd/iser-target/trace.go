@@ -39,7 +39,8 @@ came by: a line with the time between its steps, and at the end the percentiles 
   RELEASED   the transport is done with its memory: the data of a read has been sent
   TOTAL      from its arrival until it was answered
   WAITED     what of this was a wait in the volume: for the order of commands, for the rate
-             limit (qos), for blocks that others hold (range), for a worker
+             limit (qos), for blocks that others hold (range), for its share of the staging
+             memory (memory), for a worker
 
 A command that comes by a step again, as a long write that is received in pieces, has the
 first time of LEASED and the last one of the others. --json has all times in nanoseconds

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -17,6 +18,23 @@ import (
 	"softiser/internal/loopback"
 	"softiser/target/volume"
 )
+
+// TestTraceHelp: the help explains each step and wait that is told.
+func TestTraceHelp(t *testing.T) {
+	help := traceCommand().Long
+	_, waits, _ := strings.Cut(help, "WAITED")
+	for _, step := range traceSteps {
+		if !strings.Contains(help, "  "+strings.ToUpper(step)+" ") {
+			t.Errorf("the help does not have %s", step)
+		}
+	}
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[volume.TraceWaits]()) {
+		name, _, _ := strings.Cut(f.Tag.Get("json"), "_ns")
+		if !strings.Contains(waits, name) {
+			t.Errorf("the help does not have the wait %s", name)
+		}
+	}
+}
 
 // tracing is a trace command under way.
 type tracing struct {

@@ -35,7 +35,8 @@ Exit codes:
   2  flags or configuration are wrong
   3  check: a volume cannot be opened (serve starts without it);
      reload: some of the changes are not in force
-  4  status, top, trace, capture, session, lun, namespace, resize, reload, upgrade, promote, demote, group: no target answers on the admin socket
+  4  status, top, trace, capture, session, lun, namespace, resize, reload, upgrade,
+     promote, demote, group: no target answers on the admin socket
 lvm and the commands below it end with lvm2's: 2 no such command, 3 the command
 line is wrong, 5 failed.`
 

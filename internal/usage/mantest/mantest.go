@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -33,6 +34,8 @@ func Write(t *testing.T, root *cobra.Command, dir, source string) {
 	}
 	date := time.Unix(at, 0).UTC()
 	root.DisableAutoGenTag = true
+	tables := map[string][]string{}
+	keepTables(root, tables)
 	if err := doc.GenManTree(root, &doc.GenManHeader{Section: "1", Date: &date, Source: source, Manual: "softiser"}, dir); err != nil {
 		t.Fatal(err)
 	}
@@ -55,10 +58,65 @@ func Write(t *testing.T, root *cobra.Command, dir, source string) {
 		}
 	}
 	flagsDocumented(t, root, dir)
+	for name, rows := range tables {
+		tablesKept(t, name, rows, dir)
+	}
 	if mandoc, err := exec.LookPath("mandoc"); err == nil {
 		out, err := exec.CommandContext(t.Context(), mandoc, append([]string{"-T", "lint", "-W", "error"}, pages...)...).CombinedOutput()
 		if err != nil {
 			t.Errorf("mandoc: %v\n%s", err, out)
+		}
+	}
+}
+
+// row is a line of a table in a help text: it is indented, or begins with a number and what that stands for.
+var row = regexp.MustCompile(`^( +|[0-9]+ {2,})\S`)
+
+// keepTables has the tables in the help of the command, and of those below it, come through Markdown, of which cobra
+// makes the pages, as blocks of code; else their lines are filled like any text. It notes the rows of each command.
+func keepTables(c *cobra.Command, rows map[string][]string) {
+	var b strings.Builder
+	before := "" // what the line before was: "", "text" or "row"
+	for line := range strings.Lines(c.Long) {
+		kind := "text"
+		switch {
+		case strings.TrimSpace(line) == "":
+			kind = ""
+		case row.MatchString(line):
+			kind = "row"
+			rows[c.CommandPath()] = append(rows[c.CommandPath()], strings.TrimRight(line, "\n"))
+			line = "    " + line
+		}
+		if before != "" && kind != "" && before != kind {
+			b.WriteByte('\n')
+		}
+		b.WriteString(line)
+		before = kind
+	}
+	c.Long = b.String()
+	for _, sub := range c.Commands() {
+		keepTables(sub, rows)
+	}
+}
+
+// tablesKept fails for rows that are not lines of their own in the page of a command.
+func tablesKept(t *testing.T, command string, rows []string, dir string) {
+	t.Helper()
+	page, err := os.ReadFile(filepath.Join(dir, strings.ReplaceAll(command, " ", "-")+".1"))
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	var examples strings.Builder // what is printed as it stands
+	for part := range strings.SplitSeq(strings.ReplaceAll(string(page), `\`, ""), ".EX\n") {
+		before, _, ok := strings.Cut(part, ".EE")
+		if ok {
+			examples.WriteString("\n" + before)
+		}
+	}
+	for _, r := range rows {
+		if !strings.Contains(examples.String(), "\n"+r+"\n") {
+			t.Errorf("%s: the man page does not have the line %q of a table", command, r)
 		}
 	}
 }

@@ -34,9 +34,10 @@ var suffixShift = map[string]int{
 	"p": 50, "pb": 50, "pib": 50,
 }
 
-// parseBytes reads a size as fio does. With its default kb_base of 1024 k, kb and
-// kib are all 1024; with kb_base=1000 k, kb, m, … are powers of ten and kib, mib, …
-// stay powers of two. Letters in any case; decimal or 0x hexadecimal.
+// parseBytes reads a size as fio does, but for kib, mib, … With the default kb_base of 1024
+// k, kb and kib are all 1024, where fio has kib as 1000, which nobody means; with kb_base=1000
+// k, kb, m, … are powers of ten and kib, mib, … stay powers of two. Letters in any case;
+// decimal or 0x hexadecimal.
 func parseBytes(s string, kbBase int) (int64, error) {
 	t := strings.ToLower(strings.TrimSpace(s))
 	if t == "" {

@@ -1,13 +1,18 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"softiser/blockdev/open"
 	"softiser/config"
 	"softiser/internal/iscsi"
+	"softiser/internal/usage"
 	"softiser/target/scsi"
 )
 
@@ -59,7 +64,24 @@ func splitExport(e string) (name, spec string, err error) {
 	if !ok || name == "" || spec == "" {
 		return "", "", fmt.Errorf("%q: want NAME=VOLUME, for example disk0=./disk0.img,size=1GiB", e)
 	}
-	return name, spec, config.CheckVolumeName(name)
+	if err := config.CheckVolumeName(name); err != nil {
+		return "", "", err
+	}
+	return name, spec, checkKind(spec)
+}
+
+// checkKind refuses a mistyped "memory" or "null", which would make a file of that name here.
+func checkKind(spec string) error {
+	what, _, _ := strings.Cut(spec, ",")
+	kinds := []string{"memory", "null"}
+	near := usage.Nearest(what, kinds)
+	if near == "" || slices.Contains(kinds, what) || strings.ContainsAny(what, "/.:") {
+		return nil
+	}
+	if _, err := os.Stat(what); !errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return fmt.Errorf("there is no file %s (did you mean %s?); ./%[1]s makes one of that name", what, near)
 }
 
 // cutPlacement takes the option placement= out of a volume's text: it is about how a

@@ -602,6 +602,26 @@ func TestLimitsChangeOnLine(t *testing.T) {
 	}
 }
 
+// TestExportsOfMistypedKinds: a slip in "memory" or "null" makes no file of that name, unless that is what is asked for.
+func TestExportsOfMistypedKinds(t *testing.T) {
+	t.Chdir(t.TempDir())
+	if err := os.WriteFile("memori", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for spec, want := range map[string]string{
+		"memry,size=1MiB": "did you mean memory?", "nul": "did you mean null?", "mem,size=1MiB": "./mem",
+		"memory,size=1MiB": "", "null,size=1MiB": "", "./memry,size=1MiB": "", "disk0,size=1MiB": "", "nul.img,size=1MiB": "", "memori": "", "/memry": "", "file:memry,size=1MiB": "",
+	} {
+		_, _, err := splitExport("a=" + spec)
+		_, _, added := volumeArgument("a=" + spec)
+		for _, err := range []error{err, added} {
+			if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: %v, want %q", spec, err, want)
+			}
+		}
+	}
+}
+
 func TestExportPlacement(t *testing.T) {
 	for in, want := range map[string]string{
 		"memory,size=1MiB":                       "",

@@ -149,9 +149,6 @@ func (h *Atomic) Apply(old uint64) uint64 {
 		}
 		return old&^h.Mask | h.Data&h.Mask
 	}
-	if h.Mask == 0 {
-		return old + h.Data
-	}
 	// Add without the top bits, so that no carry leaves a field; then add those
 	// without carry.
 	low := (old &^ h.Mask) + (h.Data &^ h.Mask)

@@ -57,6 +57,10 @@ func TestCRCWithMarker(t *testing.T) {
 	if got := AppendCRC(nil, CRC(0, b)); !bytes.Equal(got, unhex(t, "52239983")) {
 		t.Errorf("CRC %x, want 52239983", got)
 	}
+	// Without C the field is there all the same, and zero, as siw sends it.
+	if got := AppendFPDU(nil, []byte("hello"), false); !bytes.Equal(got, unhex(t, "0005 68656c6c6f 00 00000000")) {
+		t.Errorf("FPDU without CRC %x", got)
+	}
 	if got := CRC(0, []byte("123456789")); got != 0xe3069283 {
 		t.Errorf("CRC32C of the check string is %08x", got)
 	}
@@ -128,6 +132,7 @@ func TestTerminateForms(t *testing.T) {
 		{"siw, no buffer", "21020300 0010 414300000000000000000000000100000000", CauseNoBuffer, true},
 		{"RFC, too long", "1205c000 0010 414300000000000000000000000100000000", CauseTooLong, false},
 		{"siw, Read of an unknown STag", "10000700 001c 4141000000000000000100000001 00000000" + strings.Repeat("ab", 28), CauseRemoteSTag, true},
+		{"siw, that Read's header alone", "10000400" + strings.Repeat("ab", 28), CauseRemoteSTag, true},
 		{"siw, local", "00ff0000", CauseLocal, false},
 		{"RFC by its header bits, a code that no RFC has", "0202c000 001e c140deadbe000000000000001000", Cause(0x0202), false},
 		{"siw, unexpected opcode without header bits reads as the RFC's", "20060000", CauseInsufficient, false},
@@ -150,6 +155,68 @@ func TestTerminateForms(t *testing.T) {
 }
 
 // RFC 7306 §5.1: masked operations on fields.
+// A Terminate that was cut short gives what is there, and one that says nothing of a header has none,
+// whatever follows. The reserved bits beside M, D and R mean nothing (RFC 5040 §4.8).
+func TestTerminateParts(t *testing.T) {
+	const (
+		tagged   = "c140deadbe000000000000001000"
+		untagged = "414100000000000000010000000100000000"
+	)
+	request := strings.Repeat("ab", ReadReqLen)
+	for _, tt := range []struct {
+		name, in, ddp, rdmap string
+		segLen               int // -1: none
+		siw                  bool
+	}{
+		{"M alone", "11008000 001e" + tagged, "", "", 0x1e, false},
+		{"D alone", "11004000" + tagged, tagged, "", -1, false},
+		{"R alone", "11002000" + request, "", request, -1, false},
+		{"none", "11000000" + tagged, "", "", -1, false},
+		{"reserved bits, D", "11005f00" + tagged, tagged, "", -1, false},
+		{"reserved bits, M", "11009f00 001e" + tagged, "", "", 0x1e, false},
+		{"no room for the segment length", "1100e000 00", "", "", -1, false},
+		{"the segment length alone", "1100e000 001e", "", "", 0x1e, false},
+		{"half a DDP header", "1100e000 001e" + tagged[:26], "", "", 0x1e, false},
+		{"half an RDMAP header", "0100e000 002e" + untagged + request[2:], untagged, "", 0x2e, false},
+		{"all of it", "0100e000 002e" + untagged + request, untagged, request, 0x2e, false},
+		{"M and D, and something behind", "0100c000 002e" + untagged + request, untagged, "", 0x2e, false},
+		{"reserved bits, M and D", "0100df00 002e" + untagged + request, untagged, "", 0x2e, false},
+		{"siw, M alone", "11000100 0010" + tagged, "", "", 0x10, true},
+		{"siw, D alone", "11000200" + tagged, tagged, "", -1, true},
+		{"siw, R alone", "11000400" + request, "", request, -1, true},
+		{"siw, reserved bits, D", "11001a00" + tagged, tagged, "", -1, true},
+		{"a cause that neither order has", "35440000", "", "", -1, false},
+	} {
+		term := Term{HasLen: true, SegLen: 1, DDP: []byte{1}, RDMAP: []byte{2}, SIW: true} // of the one before
+		if err := term.Parse(unhex(t, tt.in)); err != nil {
+			t.Fatalf("%s: %v", tt.name, err)
+		}
+		if term.SIW != tt.siw || term.HasLen != (tt.segLen >= 0) || int(term.SegLen) != max(tt.segLen, 0) ||
+			!bytes.Equal(term.DDP, unhex(t, tt.ddp)) || !bytes.Equal(term.RDMAP, unhex(t, tt.rdmap)) {
+			t.Errorf("%s: %+v", tt.name, term)
+		}
+	}
+}
+
+// Headers of RFC 7306 §5, each byte of them another.
+func TestAtomicHeaders(t *testing.T) {
+	req := Atomic{Op: CmpSwap, ID: 0x10111213, STag: 0x20212223, TO: 0x3031323334353637, Data: 0x4041424344454647,
+		Mask: 0x5051525354555657, Compare: 0x6061626364656667, CompareMask: 0x7071727374757677}
+	want := unhex(t, "00000002 10111213 20212223 3031323334353637 4041424344454647 5051525354555657 6061626364656667 7071727374757677")
+	var got Atomic
+	got.Parse(append([]byte{0xff, 0xff, 0xff, 0xf2}, want[4:]...)) // the other 28 bits are reserved
+	if b := req.Append(nil); !bytes.Equal(b, want) || got != req {
+		t.Errorf("Atomic Request: %x, want %x; read as %+v", b, want, got)
+	}
+	resp := AtomicReply{ID: 0x10111213, Value: 0x2021222324252627}
+	want = unhex(t, "10111213 2021222324252627")
+	var back AtomicReply
+	back.Parse(want)
+	if b := resp.Append(nil); !bytes.Equal(b, want) || back != resp {
+		t.Errorf("Atomic Response: %x, want %x; read as %+v", b, want, back)
+	}
+}
+
 func TestAtomicApply(t *testing.T) {
 	for _, tt := range []struct {
 		name string

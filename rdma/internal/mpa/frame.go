@@ -200,7 +200,6 @@ func ReadFrame(r io.Reader, f *Frame, reply bool) error {
 	if _, err := io.ReadFull(r, hdr[:KeyLen]); err != nil {
 		return err
 	}
-	copy(hdr[KeyLen:], []byte{0, 0, 0, 0})
 	if _, err := (&Frame{}).parseHeader(hdr[:], reply); err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"io"
+	"os"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -70,6 +71,14 @@ func TestFramesLikeSIW(t *testing.T) {
 			"10 02 0004 0008 0004", "10 02 0004 0004 0002", 8, 4, 4, 2, false, false, 0},
 		{"room for a Read as RTR in any case", Wish{CRC: CRCOffered, IRD: 8, ORD: 0}, Wish{CRC: CRCOffered, IRD: 16, ORD: 2},
 			"10 02 0004 0008 0000", "10 02 0004 0001 0002", 8, 0, 1, 2, false, false, 0},
+		{"only Send as RTR, deeper queues", Wish{CRC: CRCOffered, IRD: 4, ORD: 6, P2P: RTRSend}, Wish{CRC: CRCOffered, IRD: 6, ORD: 4},
+			"10 02 0004 c004 0006", "10 02 0004 c006 0004", 4, 6, 6, 4, false, false, RTRSend},
+		{"the responder would have Read as RTR, only Write is offered", Wish{CRC: CRCOffered, IRD: 1, ORD: 1, P2P: RTRWrite}, Wish{CRC: CRCOffered, IRD: 1, ORD: 1, P2P: RTRRead},
+			"10 02 0004 8001 8001", "10 02 0004 8001 8001", 1, 1, 1, 1, false, false, RTRWrite},
+		{"CRC off on both sides", Wish{CRC: CRCOff, IRD: 1, ORD: 1}, Wish{CRC: CRCOff, IRD: 1, ORD: 1},
+			"10 02 0004 0001 0001", "10 02 0004 0001 0001", 1, 1, 1, 1, false, false, 0},
+		{"queues deeper than 14 bits tell", Wish{CRC: CRCOffered, IRD: 1 << 20, ORD: 1 << 20}, Wish{CRC: CRCOffered, IRD: 1 << 20, ORD: 1 << 20},
+			"10 02 0004 3ffe 3ffe", "10 02 0004 3ffe 3ffe", 1 << 20, 0x3ffe, 0x3ffe, 0x3ffe, false, false, 0},
 		{"smaller queues win", Wish{CRC: CRCOffered, IRD: 8, ORD: 32}, Wish{CRC: CRCOffered, IRD: 16, ORD: 64},
 			"10 02 0004 0008 0020", "10 02 0004 0010 0008", 8, 16, 16, 8, false, false, 0},
 	} {
@@ -129,6 +138,9 @@ func TestNoWordInRevision1(t *testing.T) {
 func TestNoKindsWithoutA(t *testing.T) {
 	for head, want := range map[string]RTR{
 		"10 02 0004 c001 c001": RTRSend | RTRWrite | RTRRead,
+		"10 02 0004 8001 8001": RTRWrite,
+		"10 02 0004 8001 4001": RTRRead,
+		"10 02 0004 c001 0001": RTRSend,
 		"10 02 0004 4001 c001": 0,
 	} {
 		var f Frame
@@ -198,6 +210,7 @@ func TestRefusals(t *testing.T) {
 	}{
 		{"markers in the Reply", func() error { _, err := w.Agree(req, &Frame{Rev: 2, Enhanced: true, Flags: FlagMarkers}); return err }, wire.CauseMPALocal},
 		{"revision 3 in the Reply", func() error { _, err := w.Agree(req, &Frame{Rev: 3, Enhanced: true}); return err }, wire.CauseBadFrame},
+		{"revision 3 to revision 1", func() error { _, err := w.Agree(v1, &Frame{Rev: 3}); return err }, wire.CauseBadFrame},
 		{"revision 1 to revision 2", func() error { _, err := w.Agree(req, &Frame{Rev: 1}); return err }, wire.CauseBadFrame},
 		{"not enhanced", func() error { _, err := w.Agree(req, &Frame{Rev: 2}); return err }, wire.CauseBadFrame},
 		{"enhanced to revision 1", func() error { _, err := w.Agree(v1, &Frame{Rev: 1, Enhanced: true}); return err }, wire.CauseBadFrame},
@@ -226,9 +239,21 @@ func TestRefusals(t *testing.T) {
 	if err := Check(&Frame{Rev: 3}); !errors.Is(err, ErrFrame) {
 		t.Errorf("revision 3: %v", err)
 	}
-	for n, ok := range map[int]bool{508: true, 509: false} {
-		if _, err := (&Wish{Private: make([]byte, n)}).Request(); (err == nil) != ok {
-			t.Errorf("%d bytes of private data: %v", n, err)
+	// 512 bytes, of which the enhanced word takes 4 (RFC 5044 §7.1.1, RFC 6581 §6).
+	for _, tt := range []struct {
+		rev byte
+		n   int
+		ok  bool
+	}{{2, 508, true}, {2, 509, false}, {1, 512, true}, {1, 513, false}} {
+		w := Wish{Rev: int(tt.rev), Private: make([]byte, tt.n)}
+		_, asked := w.Request()
+		req := &Frame{Rev: tt.rev, Enhanced: tt.rev == 2}
+		_, _, answered := w.Answer(req)
+		_, rejected := Reject(req, w.Private)
+		for _, err := range []error{asked, answered, rejected} {
+			if (err == nil) != tt.ok {
+				t.Errorf("%d bytes of private data in revision %d: %v", tt.n, tt.rev, err)
+			}
 		}
 	}
 }
@@ -293,20 +318,43 @@ func TestReadFrame(t *testing.T) {
 		}
 	}
 	for name, in := range map[string]string{
-		"other protocol": hex.EncodeToString([]byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n")),
-		"a Reply":        repHex + "10 02 0004 0001 0001",
-		"too long":       reqHex + "00 01 0201" + strings.Repeat("00", 513),
-		"no word":        reqHex + "10 02 0003 000000",
+		"other protocol":        hex.EncodeToString([]byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n")),
+		"no more than its head": hex.EncodeToString([]byte("GET / HTTP/1.1\r\n")),
+		"a Reply":               repHex + "10 02 0004 0001 0001",
+		"too long":              reqHex + "00 01 0201" + strings.Repeat("00", 513),
+		"no word":               reqHex + "10 02 0003 000000",
 	} {
-		if err := ReadFrame(bytes.NewReader(unhex(t, in)), &got, false); !errors.Is(err, ErrFrame) {
+		if err := ReadFrame(bytes.NewReader(unhex(t, in)), new(Frame), false); !errors.Is(err, ErrFrame) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+	if err := ReadFrame(bytes.NewReader(unhex(t, reqHex+"00 01 0200"+strings.Repeat("00", MaxPD))), &got, false); err != nil || len(got.Private) != MaxPD {
+		t.Errorf("%d bytes of private data, as many as may be: %v", MaxPD, err)
+	}
+	late := io.MultiReader(bytes.NewReader(whole[:KeyLen]), iotest.ErrReader(os.ErrDeadlineExceeded))
+	if err := ReadFrame(late, &got, false); err != os.ErrDeadlineExceeded {
+		t.Errorf("a peer that falls silent behind the key: %v", err)
 	}
 	if err := ReadFrame(bytes.NewReader(unhex(t, reqHex+"10 02 0000")), &got, false); !errors.Is(err, ErrNoWord) || got.Rev != 2 {
 		t.Errorf("enhanced without private data: %v", err)
 	}
-	if err := ReadFrame(bytes.NewReader(whole), &got, true); !errors.Is(err, ErrFrame) {
+	if err := ReadFrame(bytes.NewReader(whole), new(Frame), true); !errors.Is(err, ErrFrame) {
 		t.Errorf("a Request where a Reply is due: %v", err)
+	}
+}
+
+// Parse takes a frame that fills its bytes, and nothing else.
+func TestParseExactly(t *testing.T) {
+	for name, in := range map[string]string{
+		"one byte less than a header": reqHex + "00 01 00",
+		"one byte of data less":       reqHex + "00 01 0002 01",
+		"one byte of data more":       reqHex + "00 01 0002 010203",
+		"a Reply":                     repHex + "00 01 0000",
+		"another protocol":            strings.Repeat("20", HdrLen),
+	} {
+		if err := new(Frame).Parse(unhex(t, in), false); !errors.Is(err, ErrFrame) {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 

@@ -105,7 +105,7 @@ func (w *Wish) Agree(req, rep *Frame) (Result, error) {
 		return r, &Refusal{wire.CauseBadFrame, fmt.Sprintf("mpa: the peer replied with revision %d, supported are 0 to 2", rep.Rev)}
 	case rep.Flags&FlagMarkers != 0:
 		return r, &Refusal{wire.CauseMPALocal, "mpa: the peer wants markers in the stream, which are not supported"}
-	case req.Enhanced && (rep.Rev != 2 || !rep.Enhanced):
+	case req.Enhanced && !rep.Enhanced:
 		return r, &Refusal{wire.CauseBadFrame, "mpa: the peer answered the revision 2 Request without the enhanced word; try revision 1"}
 	case !req.Enhanced && rep.Enhanced:
 		return r, &Refusal{wire.CauseBadFrame, "mpa: the peer answered the revision 1 Request with an enhanced word"}
@@ -199,7 +199,7 @@ func (w *Wish) Answer(req *Frame) (*Frame, Result, error) {
 	}
 	if req.P2P {
 		kinds := req.RTR & (RTRSend | RTRWrite | RTRRead)
-		if w.P2P != 0 && kinds&w.P2P != 0 {
+		if kinds&w.P2P != 0 {
 			kinds &= w.P2P
 		}
 		if kinds == 0 {

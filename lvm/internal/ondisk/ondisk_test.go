@@ -2,6 +2,7 @@ package ondisk
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"reflect"
 	"testing"
@@ -18,6 +19,24 @@ func TestUUID(t *testing.T) {
 	p, err := ParseUUID(u.String())
 	if err != nil || p != u || len(u.String()) != 38 {
 		t.Fatalf("%v %v %v", u, p, err)
+	}
+	const all = "0!#9" + "az" + "AZ" + "bcdefghijklmnopqrstuvwxy"
+	if p, err := ParseUUID(all); err != nil || string(p[:]) != all {
+		t.Errorf("%s: %v", all, err)
+	}
+	for _, c := range "/:`{@[\"$\x00" {
+		if _, err := ParseUUID(all[:31] + string(c)); err == nil {
+			t.Errorf("%q is taken for a character of a UUID", c)
+		}
+	}
+	seen := map[byte]bool{}
+	for range 100 {
+		for _, c := range NewUUID() {
+			seen[c] = true
+		}
+	}
+	if len(seen) != len(uuidAlphabet) { // one is missing once in 10^21 times
+		t.Errorf("random UUIDs have %d characters", len(seen))
 	}
 	for _, s := range []string{"", "abc", "cynfd5-3E97-2hlt-UFAu-S4Yh-2e2E-94aZR1x", "cynfd5-3E97-2hlt-UFAu-S4Yh-2e2E-94aZR/"} {
 		if _, err := ParseUUID(s); err == nil {
@@ -68,6 +87,109 @@ func TestLabelErrors(t *testing.T) {
 	l.Meta = make([]Area, 30)
 	if _, err := l.Append(nil); err == nil {
 		t.Error("30 areas fit into a label")
+	}
+}
+
+// A label may lie in any of the first four sectors; a damaged one is an error only when no other is good.
+func TestFindLabel(t *testing.T) {
+	at := func(s int) []byte {
+		l := sample()
+		l.Sector = s
+		b, err := l.Append(make([]byte, s*SectorSize))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return append(b, make([]byte, (ScanSectors-s)*SectorSize)...)
+	}
+	for s := range ScanSectors {
+		if l, err := FindLabel(at(s)); err != nil || l.Sector != s || l.UUID != sample().UUID {
+			t.Errorf("in sector %d: %+v, %v", s, l, err)
+		}
+	}
+	for _, cut := range []int{0, SectorSize - 1, 2*SectorSize - 1} {
+		if _, err := FindLabel(at(1)[:cut]); !errors.Is(err, ErrNoLabel) {
+			t.Errorf("a device of %d bytes: %v", cut, err)
+		}
+	}
+	if l, err := FindLabel(at(1)[:2*SectorSize]); err != nil || l.Sector != 1 {
+		t.Errorf("in the last sector of a device: %v", err)
+	}
+	if _, err := FindLabel(at(ScanSectors)); !errors.Is(err, ErrNoLabel) {
+		t.Errorf("in the fifth sector: %v", err)
+	}
+	two := at(3)
+	bad := at(1)[SectorSize : 2*SectorSize]
+	bad[40] ^= 1
+	copy(two[SectorSize:], bad)
+	if l, err := FindLabel(two); err != nil || l.Sector != 3 {
+		t.Errorf("behind a damaged one: %v", err)
+	}
+	copy(two[3*SectorSize:], make([]byte, SectorSize))
+	if _, err := FindLabel(two); !errors.Is(err, ErrChecksum) {
+		t.Errorf("a damaged one alone: %v", err)
+	}
+	for name, i := range map[string]int{"LABELONE": 0, "the type of LVM2": 24} {
+		other := at(1)
+		other[SectorSize+i] ^= 1
+		if _, err := FindLabel(other); !errors.Is(err, ErrNoLabel) {
+			t.Errorf("without %s: %v", name, err)
+		}
+		if _, err := ParseLabel(other[SectorSize:2*SectorSize], 1); !errors.Is(err, ErrNoLabel) {
+			t.Errorf("without %s: %v", name, err)
+		}
+	}
+	if _, err := ParseLabel(at(0)[:SectorSize-1], 0); !errors.Is(err, ErrNoLabel) {
+		t.Errorf("less than a sector: %v", err)
+	}
+}
+
+// As many areas as the sector has room for come back; lists that do not end in it are refused, an
+// extension may be missing, or be of no version.
+func TestLabelAreas(t *testing.T) {
+	full := sample()
+	full.Meta = nil
+	for len(full.Meta) < (SectorSize-labelContents-40-8)/16-3-1 {
+		full.Meta = append(full.Meta, Area{Offset: uint64(1 + len(full.Meta)), Size: 7})
+	}
+	b, err := full.Append(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l, err := ParseLabel(b, 1); err != nil || !reflect.DeepEqual(l, full) {
+		t.Errorf("%+v, %v", l, err)
+	}
+	full.Boot = []Area{{Offset: 1}}
+	if _, err := full.Append(nil); !errors.Is(err, ErrFormat) {
+		t.Errorf("one more: %v", err)
+	}
+	sum := func(b []byte) []byte {
+		binary.LittleEndian.PutUint32(b[16:], CRC(b[20:]))
+		return b
+	}
+	const lists = labelContents + 40
+	for name, from := range map[string]int{"data areas": lists, "metadata areas": lists + 32, "bootloader areas": lists + 64 + 8} {
+		b, _ := sample().Append(nil)
+		for i := from; i < SectorSize; i++ {
+			b[i] = 1
+		}
+		if _, err := ParseLabel(sum(b), 1); !errors.Is(err, ErrFormat) {
+			t.Errorf("%s without an end: %v", name, err)
+		}
+	}
+	old := sample()
+	old.ExtVersion, old.ExtFlags = 0, 0
+	b, _ = old.Append(nil)
+	if l, err := ParseLabel(b, 1); err != nil || !reflect.DeepEqual(l, old) {
+		t.Errorf("without an extension: %+v, %v", l, err)
+	}
+	b[lists+64+4] = PVInUse
+	if l, err := ParseLabel(sum(b), 1); err != nil || l.ExtFlags != 0 {
+		t.Errorf("an extension of version 0: %+v, %v", l, err)
+	}
+	b, _ = sample().Append(nil)
+	b[labelContents] = '-'
+	if _, err := ParseLabel(sum(b), 1); !errors.Is(err, ErrFormat) {
+		t.Errorf("no UUID: %v", err)
 	}
 }
 

@@ -40,14 +40,8 @@ func TestLossless(t *testing.T) {
 	}
 }
 
-// TestFromScratch builds the same group without a text: the volume group part
-// is what lvm2 writes, to the byte.
-func TestFromScratch(t *testing.T) {
-	text := golden(t, "lin.txt")
-	want, err := Load(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+// scratch is the same group without a text.
+func scratch(want *VG) *VG {
 	vg := *want
 	vg.root, vg.sec, vg.PVs, vg.LVs = nil, nil, nil, nil
 	for _, p := range want.PVs {
@@ -65,16 +59,67 @@ func TestFromScratch(t *testing.T) {
 		}
 		vg.LVs = append(vg.LVs, &lv)
 	}
+	return &vg
+}
+
+// TestFromScratch builds the same group without a text: the volume group part
+// is what lvm2 writes, to the byte.
+func TestFromScratch(t *testing.T) {
+	text := golden(t, "lin.txt")
+	want, err := Load(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	vg := scratch(want)
 	got := vg.Text(&Stamp{Description: "x", Host: "vm", Time: time.Unix(1795184601, 0), Tool: "test"})
-	cut := func(b []byte) string { s, _, _ := strings.Cut(string(b), "# Generated"); return s }
-	if cut(got) != cut(text) {
-		t.Fatalf("got\n%s\nwant\n%s", cut(got), cut(text))
+	head, stamp, _ := strings.Cut(string(got), "# Generated")
+	if want, _, _ := strings.Cut(string(text), "# Generated"); head != want {
+		t.Fatalf("got\n%s\nwant\n%s", head, want)
+	}
+	if want := " by test: Fri Nov 20 14:23:21 2026\n\ncontents = \"Text Format Volume Group\"\nversion = 1\n\ndescription = \"x\"\n\n" +
+		"creation_host = \"vm\"\ncreation_time = 1795184601\n\n\x00"; stamp != want {
+		t.Errorf("stamped\n%q, want\n%q", stamp, want)
 	}
 	if _, err := Load(got); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := Load(vg.Backup(&Stamp{Description: "x", Time: time.Unix(1, 0)})); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestBackupFromScratch does so with snapshots and thin volumes, as a backup file. lvm2's remarks behind
+// the numbers are others, and further to the right, but where both have one they say the same.
+func TestBackupFromScratch(t *testing.T) {
+	for _, name := range []string{"backup.vg", "full.vg"} {
+		text := golden(t, name)
+		want, err := Load(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := scratch(want).Backup(&Stamp{Time: time.Unix(1, 0)})
+		body := func(b []byte) []string {
+			s := string(b)
+			return strings.Split(strings.TrimSpace(s[strings.Index(s, "\nvg0 {"):]), "\n")
+		}
+		ours, theirs := body(got), body(text)
+		if len(ours) != len(theirs) {
+			t.Fatalf("%s: %d lines, not %d:\n%s", name, len(ours), len(theirs), got)
+		}
+		remarks := 0
+		for i := range ours {
+			o, remark, remarked := strings.Cut(ours[i], "\t#")
+			w, theirRemark, _ := strings.Cut(theirs[i], "\t#")
+			if o != strings.TrimRight(w, "\t") || remarked && remark != theirRemark && theirRemark != "" {
+				t.Errorf("%s: %q, want %q", name, ours[i], theirs[i])
+			}
+			if remarked && theirRemark != "" {
+				remarks++
+			}
+		}
+		if remarks < 8 {
+			t.Errorf("%s: %d remarks", name, remarks)
+		}
 	}
 }
 
@@ -136,6 +181,9 @@ func TestUnknown(t *testing.T) {
 	if got := vg.Text(nil); !bytes.Equal(got, text) {
 		t.Fatalf("differs:\n%s", got)
 	}
+	if vg.SystemID != "box" {
+		t.Errorf("system_id is %q", vg.SystemID)
+	}
 	if vg.LV("r1").Segments[0].Known() {
 		t.Error("raid1 is said to be known")
 	}
@@ -185,7 +233,40 @@ func TestErrors(t *testing.T) {
 		"group's path":    {"vg0 {", "../../vg0 {"},
 		"group's name":    {"vg0 {", "vg0\x1bc {"},
 		"volume's name":   {"lin {", "-lin {"},
+
+		"a brace too many at the end": {"# Generated", "}\n# Generated"},
+		"no key":                      {"max_lv = 0", "= 0"},
+		"a list in a value":           {"max_lv = 0", "max_lv = ]"},
+		"two groups":                  {"# Generated", "vg1 {\n}\n# Generated"},
+		"a number that is missing":    {"seqno = 3", ""},
+		"a number in quotes":          {"seqno = 3", "seqno = \"3\""},
+		"a volume's UUID":             {"lin {\nid = \"", "lin {\nid = \"-!?"},
+		"a disk's UUID":               {"pv0 {\nid = \"", "pv0 {\nid = \"-!?"},
+		"extents of more than 512GiB": {"extent_size = 8192", "extent_size = 1073741825"},
+		"no stripes":                  {"stripe_count = 1\n\nstripes = [\n\"pv0\", 0\n]", "stripe_count = 0\nstripes = []"},
+		"stripes that are not told":   {"stripe_count = 2", "stripe_count = 1"},
+		"half a stripe":               {"extent_count = 6", "extent_count = 5"},
+		"stripes of nothing":          {"stripe_size = 128", "stripe_size = 0"},
+		"stripes of more than 512GiB": {"stripe_size = 128", "stripe_size = 1073741825"},
+		"a stripe without its extent": {"\"pv0\", 0\n", "\"pv0\"\n"},
+		"a stripe on a number":        {"\"pv0\", 0\n", "0, 0\n"},
+		"an extent in quotes":         {"\"pv0\", 0\n", "\"pv0\", \"0\"\n"},
+		"no list of stripes":          {"[\n\"pv0\", 0\n]", "\"pv0\""},
+		"a segment without type":      {"type = \"striped\"", ""},
+
+		"no such pool":              {"thin_pool = \"pool\"", "thin_pool = \"none\""},
+		"a thin volume without":     {"thin_pool = \"pool\"", ""},
+		"a device id of 25 bits":    {"device_id = 2", "device_id = 16777216"},
+		"no such metadata":          {"metadata = \"pool_tmeta\"", "metadata = \"none\""},
+		"a pool without metadata":   {"metadata = \"pool_tmeta\"", ""},
+		"a pool without data":       {"pool = \"pool_tdata\"", ""},
+		"a snapshot without origin": {"origin = \"lin\"", ""},
+		"a snapshot without store":  {"cow_store = \"snap\"", ""},
 	} {
+		base := base
+		if !strings.Contains(base, sub[0]) {
+			base = string(golden(t, "full.vg"))
+		}
 		bad := strings.Replace(base, sub[0], sub[1], 1)
 		if bad == base {
 			t.Errorf("%s: the test changes nothing", name)
@@ -259,6 +340,74 @@ func TestLoop(t *testing.T) {
 	bad := strings.Replace(base, "\"pv0\", 0\n", "\"lin\", 0\n", 1)
 	if _, err := Load([]byte(bad)); err == nil || !strings.Contains(err.Error(), "itself") {
 		t.Fatal(err)
+	}
+	full := string(golden(t, "full.vg"))
+	for name, c := range map[string]struct {
+		old, new string
+		ok       bool
+	}{
+		"a store on its snapshot":        {`"pv0", 8`, `"snapshot0", 0`, false},
+		"an origin on its snapshot":      {`"pv0", 0`, `"snapshot0", 0`, false},
+		"a pool's data on a thin volume": {`"pv0", 12`, `"thin1", 0`, false},
+		"a pool's metadata on the pool":  {`"pv1", 3`, `"pool", 0`, false},
+		// The origin of a thin volume is history, and names are given again.
+		"thin volumes of each other": {"device_id = 1", "device_id = 1\norigin = \"thin2\"", true},
+	} {
+		text := strings.Replace(full, c.old, c.new, 1)
+		if _, err := Load([]byte(text)); text == full || (err == nil) != c.ok || !c.ok && !strings.Contains(err.Error(), "itself") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// Names are those that lvm2 takes (lvm(8), VALID NAMES).
+func TestCheckName(t *testing.T) {
+	for name, ok := range map[string]bool{
+		"a": true, "a-b": true, ".a": true, "...": true, "+_.-azAZ09": true, strings.Repeat("x", 127): true,
+		"": false, ".": false, "..": false, "-a": false, "a b": false, "a/b": false, "a\x00": false, "\u00e9": false, strings.Repeat("x", 128): false,
+	} {
+		if err := CheckName(name); (err == nil) != ok {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+}
+
+// What lvm2's grammar leaves open: blanks, comments and line breaks anywhere, escapes, quoted keys.
+func TestGrammar(t *testing.T) {
+	const odd = "# first\na\t= [ \"x\\\"y\\\\\", # inside\n\t-1.5, ]\n\n\"quoted-key\"=+7 # behind\nb\n{c=\"two\nlines\"}\nd {\n#alone\n}"
+	root, err := Parse([]byte(odd + "\x00\x00"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const plain = "# first\na = [\"x\\\"y\\\\\", -1.5]\n\nquoted-key = +7\t# behind\nb {\nc = \"two\nlines\"\n}\nd {\n#alone\n}\n"
+	if got := string(root.Append(nil)); got != plain {
+		t.Errorf("%q, want\n%q", got, plain)
+	}
+	if a, _ := root.Get("a"); len(a.List) != 2 || a.List[0].Text != `x"y\` || a.List[1].Text != "-1.5" {
+		t.Errorf("a is %+v", a)
+	}
+	if c, _ := root.Sub("b").Get("c"); c.Text != "two\nlines" {
+		t.Errorf("c is %+v", c)
+	}
+	for in, want := range map[string]string{
+		"a = 1\n}":                  "line 2: unexpected '}'",
+		"a = \"x\ny\"\n# c\n= 3":    `line 4: unexpected '='`,
+		"a {\nb [ = 1\n}":           `line 2: "b" is followed by neither`,
+		"a = \n\n x":                "line 3: no value",
+		"a = [[1]]":                 "line 1: list in a list",
+		"a = [1 2]":                 "line 1: list element",
+		"a = [1":                    "line 1: list element",
+		"a = \"x\\":                 "line 1: string is not closed",
+		"a {\n b = 1\n":             `line 3: section "a" is not closed`,
+		"\"a b\" = 1":               "line 1: unexpected",
+		strings.Repeat("a {\n", 17): "line 18: sections nested deeper than 16",
+	} {
+		if _, err := Parse([]byte(in)); !errors.Is(err, ErrSyntax) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %s", in, err, want)
+		}
+	}
+	if _, err := Parse([]byte(strings.Repeat("a {\n", 16) + strings.Repeat("}\n", 16))); err != nil {
+		t.Error("16 levels:", err)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -646,6 +647,62 @@ func TestSecretDoesNotShow(t *testing.T) {
 	for _, out := range []string{fmt.Sprint(s), fmt.Sprintf("%v %+v %#v %s %q %x %d", s, a, a, s, s, s, s), s.String(), s.GoString()} {
 		if strings.Contains(out, "hunter") || strings.Contains(out, "68756e") || strings.Contains(out, "104 117") {
 			t.Errorf("printed as %s", out)
+		}
+	}
+}
+
+// Keys that belong together: one without the other is refused (RFC 7143 §12.1.3).
+func TestCHAPIncomplete(t *testing.T) {
+	challenge := []byte("0123456789abcdef")
+	auth := &InitiatorAuth{User: "alice", Secret: Secret("wonderland-1865"), Algorithms: []CHAPAlgorithm{CHAPMD5, CHAPSHA256}}
+	for name, tt := range map[string]struct {
+		keys chapKeys
+		ok   bool
+	}{
+		"all":            {chapKeys{algorithms: []CHAPAlgorithm{CHAPMD5}, id: 0, challenge: challenge}, true},
+		"without CHAP_A": {chapKeys{id: 1, challenge: challenge}, false},
+		"two algorithms": {chapKeys{algorithms: []CHAPAlgorithm{CHAPMD5, CHAPSHA256}, id: 1, challenge: challenge}, false},
+		"without CHAP_I": {chapKeys{algorithms: []CHAPAlgorithm{CHAPMD5}, id: -1, challenge: challenge}, false},
+		"without CHAP_C": {chapKeys{algorithms: []CHAPAlgorithm{CHAPMD5}, id: 1}, false},
+	} {
+		c := chapInitiator{auth: auth}
+		if _, err := c.respond(nil, &tt.keys, nil); (err == nil) != tt.ok {
+			t.Errorf("the target's challenge %s: %v", name, err)
+		}
+	}
+	secret, mutual := Secret("wonderland-1865"), Secret("looking-glass-1871")
+	proof := CHAPResponse(CHAPMD5, 7, secret, challenge)
+	for name, tt := range map[string]struct {
+		keys  chapKeys
+		ok    bool
+		reply string
+	}{
+		"alone":                     {chapKeys{hasName: true, name: "alice", response: proof, id: -1}, true, ""},
+		"with a challenge":          {chapKeys{hasName: true, name: "alice", response: proof, id: 0, challenge: []byte("x")}, true, "CHAP_N=target\x00CHAP_R=" + formatBinary(CHAPResponse(CHAPMD5, 0, mutual, []byte("x"))) + "\x00"},
+		"without CHAP_N":            {chapKeys{response: proof, id: -1}, false, ""},
+		"without CHAP_R":            {chapKeys{hasName: true, name: "alice", id: -1}, false, ""},
+		"with CHAP_I alone":         {chapKeys{hasName: true, name: "alice", response: proof, id: 0}, false, ""},
+		"with CHAP_C alone":         {chapKeys{hasName: true, name: "alice", response: proof, id: -1, challenge: []byte("x")}, false, ""},
+		"of somebody else":          {chapKeys{hasName: true, name: "bob", response: proof, id: -1}, false, ""},
+		"of nobody, with no secret": {chapKeys{hasName: true, name: "bob", response: CHAPResponse(CHAPMD5, 7, nil, challenge), id: -1}, false, ""},
+	} {
+		c := chapTarget{alg: CHAPMD5, id: 7, challenge: challenge, auth: &TargetAuth{MutualUser: "target", MutualSecret: mutual,
+			Lookup: func(user string) (Secret, bool) {
+				if user == "alice" {
+					return secret, true
+				}
+				return nil, false
+			}}}
+		reply, err := c.verify(nil, &tt.keys)
+		if (err == nil) != tt.ok || string(reply) != tt.reply {
+			t.Errorf("the initiator's answer %s: %q, %v", name, reply, err)
+		}
+	}
+	// Numbers that no algorithm of ours has are passed over, whatever they look like.
+	for text, want := range map[string][]CHAPAlgorithm{"5": {CHAPMD5}, "256,261,0x107": {}, "x,5,-1": {CHAPMD5}, "7,0x5": {CHAPSHA256, CHAPMD5}} {
+		k, err := parseCHAP([]KeyValue{{keyCHAPA, text}})
+		if err != nil || k.algorithms == nil || !slices.Equal(k.algorithms, want) {
+			t.Errorf("CHAP_A=%s: %v, %v", text, k.algorithms, err)
 		}
 	}
 }

@@ -37,7 +37,10 @@ func TestWindowsModel(t *testing.T) {
 				most = max(most, exp+uint64(free)-1)
 			case 3:
 				if len(old) > 0 && rng.IntN(2) == 0 {
-					s.Update(old[rng.IntN(len(old))]) // a delayed one
+					was := s
+					if s.Update(old[rng.IntN(len(old))]); s != was {
+						t.Fatalf("a delayed PDU made %+v of %+v", s, was)
+					}
 				}
 			}
 			seq := Sequence{ExpCmdSN: w.ExpCmdSN, MaxCmdSN: w.MaxCmdSN}

@@ -123,6 +123,61 @@ func hexOf(s string) string {
 	return b.String()
 }
 
+// Standard INQUIRY data (SPC-4 §6.6.2) with everything set, and what is left when it is cut.
+func TestInquiryBytes(t *testing.T) {
+	all := InquiryData{Qualifier: 3, Type: 0x1F, Removable: true, Version: 6, HiSup: true, TPGS: 3, ThirdParty: true, MultiPort: true, Queueing: true,
+		Vendor: "SOFTISER", Product: "product of 16 ch", Revision: "1.23", Epoch: [16]byte{1, 15: 2}, Descriptors: []uint16{0x1112, 2, 3, 4, 5, 6, 7, 0x1819}}
+	const head = "7f 80 06 12 5b 38 10 02"
+	names := hexOf("SOFTISER") + hexOf("product of 16 ch") + hexOf("1.23")
+	want := unhex(t, head+names+hexOf("CEP1")+"01"+strings.Repeat("00", 14)+"02 0000 1112 0002 0003 0004 0005 0006 0007 1819"+strings.Repeat("00", 22))
+	b := all.AppendInquiryData(nil)
+	if !bytes.Equal(b, want) {
+		t.Errorf("%x, want\n%x", b, want)
+	}
+	nine := all
+	nine.Descriptors = append(nine.Descriptors[:8:8], 9)
+	if b := nine.AppendInquiryData(nil); !bytes.Equal(b, want) {
+		t.Errorf("with a ninth version descriptor %x", b)
+	}
+	for _, n := range []int{36, 55, 56, 59, 60, 61, 73, 74, 96} {
+		cut := all
+		if n < 56 {
+			cut.Epoch = [16]byte{}
+		}
+		cut.Descriptors = all.Descriptors[:max(0, min(8, (n-58)/2))]
+		if len(cut.Descriptors) == 0 {
+			cut.Descriptors = nil
+		}
+		if got, err := ParseInquiryData(want[:n]); err != nil || !reflect.DeepEqual(got, cut) {
+			t.Errorf("%d bytes arrived: %+v, %v", n, got, err)
+		}
+		told := bytes.Clone(want)
+		told[4] = byte(n - 5)
+		told[74] = 1 // not a descriptor any more
+		if got, err := ParseInquiryData(told); err != nil || !reflect.DeepEqual(got, cut) {
+			t.Errorf("%d bytes are told: %+v, %v", n, got, err)
+		}
+	}
+	if _, err := ParseInquiryData(want[:35]); err == nil {
+		t.Error("35 bytes are read")
+	}
+	other := bytes.Clone(want)
+	other[39] = '2'
+	if got, err := ParseInquiryData(other); err != nil || got.Epoch != [16]byte{} {
+		t.Errorf("another vendor's bytes are taken for our epoch: %x, %v", got.Epoch, err)
+	}
+	if got, err := ParseInquiryData(make([]byte, 36)); err != nil || !reflect.DeepEqual(got, InquiryData{}) {
+		t.Errorf("%+v, %v", got, err)
+	}
+	odd := InquiryData{Vendor: "\x1f ~\x7f\xe9", Product: strings.Repeat("x", 17)}
+	if b := odd.AppendInquiryData(nil); string(b[8:36]) != "  ~     "+strings.Repeat("x", 16)+"    " {
+		t.Errorf("names %q", b[8:36])
+	}
+	if _, err := VPDPayload(AppendVPD(nil, 0, VPDSerial, []byte("1")), VPDIdentification); err == nil {
+		t.Error("another VPD page is taken for the one that was asked for")
+	}
+}
+
 // Lengths that say more than there is are refused; those that say less end the list.
 func TestListLengths(t *testing.T) {
 	refused := func(name string, err error) {
@@ -315,7 +370,7 @@ func TestTransportIDs(t *testing.T) {
 		"a port as a device":  {func(b []byte) { b[0] &= 0x3F }, "iqn.a,i,0x0123456789ab", false},
 		"a device as a port":  {func(b []byte) { b[0] |= 0x40 }, "iqn.a", false},
 		"less than 20 bytes":  {func(b []byte) { b[3] = 16 }, "iqn.a", false},
-		"no multiple of four": {func(b []byte) { b[3] = 21 }, "iqn.abcdefghijklmnopq", false},
+		"no multiple of four": {func(b []byte) { b[3] = 22 }, "iqn.abcdefghijklmnopq", false},
 		"more than there is":  {func(b []byte) { b[3] += 4 }, "iqn.a", false},
 	} {
 		b := AppendTransportID(nil, tt.port)

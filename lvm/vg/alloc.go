@@ -219,7 +219,7 @@ func (a *allocator) pick(n uint64) []int {
 				best = i
 			}
 		}
-		if n > 0 && a.holes[best].len >= n {
+		if a.holes[best].len >= n {
 			idx = append(idx, best)
 		}
 	}

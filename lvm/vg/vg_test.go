@@ -568,22 +568,164 @@ func TestExtendReduceResize(t *testing.T) {
 	}
 }
 
-func TestAllocate(t *testing.T) {
-	vg := &meta.VG{Name: "v", ExtentSize: 8192}
-	for i, n := range []uint64{10, 20, 30} {
-		vg.PVs = append(vg.PVs, &meta.PV{Name: fmt.Sprintf("pv%d", i), PECount: n, Status: []string{"ALLOCATABLE"}})
-	}
-	show := func(segs []*meta.Segment) string {
-		var s []string
-		for _, g := range segs {
-			x := fmt.Sprintf("%d+%d:", g.Start, g.Count)
-			for _, a := range g.Stripes {
-				x += fmt.Sprintf("%s@%d,", a.Name, a.Off)
-			}
-			s = append(s, x)
+// showSegments lists segments as start+count:stripes.
+func showSegments(segs []*meta.Segment) string {
+	var s []string
+	for _, g := range segs {
+		x := fmt.Sprintf("%d+%d:", g.Start, g.Count)
+		for _, a := range g.Stripes {
+			x += fmt.Sprintf("%s@%d,", a.Name, a.Off)
 		}
-		return strings.Join(s, " ")
+		s = append(s, x)
 	}
+	return strings.Join(s, " ")
+}
+
+// pvsOf makes physical volumes of so many extents.
+func pvsOf(extents ...uint64) (pvs []*meta.PV) {
+	for i, n := range extents {
+		pvs = append(pvs, &meta.PV{Name: fmt.Sprintf("pv%d", i), PECount: n, Status: []string{"ALLOCATABLE"}})
+	}
+	return pvs
+}
+
+func striped(start, count uint64, stripes ...meta.Area) *meta.Segment {
+	s := &meta.Segment{Start: start, Count: count, Type: meta.Striped, Stripes: stripes}
+	if len(stripes) > 1 {
+		s.StripeSize = 128
+	}
+	return s
+}
+
+// TestAllocateBesides: what is in use, not allocatable, or not asked for has no part in an allocation, and
+// each policy keeps to what lvm2's of that name does (lvcreate(8), --alloc).
+func TestAllocateBesides(t *testing.T) {
+	vg := &meta.VG{Name: "v", ExtentSize: 8192, PVs: pvsOf(20, 20, 100, 100)}
+	vg.PVs[2].Status = nil
+	vg.PVs[3].Flags = []string{"MISSING"}
+	lin := &meta.LV{Name: "lin", Segments: []*meta.Segment{striped(0, 4, meta.Area{Name: "pv0", Off: 2})}}
+	str := &meta.LV{Name: "str", Segments: []*meta.Segment{striped(0, 8, meta.Area{Name: "pv0", Off: 10}, meta.Area{Name: "pv1", Off: 0})}}
+	sub := &meta.LV{Name: "sub", Segments: []*meta.Segment{striped(0, 3, meta.Area{Name: "lin", Off: 0})}}
+	none := &meta.LV{Name: "none"}
+	vg.LVs = []*meta.LV{str, lin, sub, none}
+	// Free: pv0 0-1, 6-9, 14-19; pv1 4-19.
+	if n := Free(vg, vg.PVs[0]); n != 12 {
+		t.Errorf("%d extents of pv0 are free", n)
+	}
+	for _, c := range []struct {
+		alloc string
+		r     Request
+		want  string
+	}{
+		{"", Request{Extents: 28}, "0+16:pv1@4, 16+6:pv0@14, 22+4:pv0@6, 26+2:pv0@0,"},
+		{"", Request{Extents: 29}, ""},
+		{"", Request{Extents: 6}, "0+6:pv0@14,"},
+		{"", Request{Extents: 0}, ""},
+		{"inherit", Request{Extents: 4}, ""},
+		{"contiguous", Request{Extents: 16, Policy: "inherit"}, "0+16:pv1@4,"},
+		{"contiguous", Request{Extents: 17}, ""},
+		{"contiguous", Request{Extents: 17, Policy: "normal"}, "0+16:pv1@4, 16+1:pv0@14,"},
+		{"contiguous", Request{Extents: 4, After: none}, "0+4:pv0@14,"},
+		{"contiguous", Request{Extents: 4, After: lin}, "4+4:pv0@6,"},
+		{"contiguous", Request{Extents: 5, After: lin}, ""},
+		{"contiguous", Request{Extents: 12, Stripes: 2, StripeSize: 128, After: str}, "8+12:pv0@14,pv1@4,"},
+		{"contiguous", Request{Extents: 14, Stripes: 2, StripeSize: 128, After: str}, ""},
+		{"contiguous", Request{Extents: 4, After: sub}, ""},
+		{"cling", Request{Extents: 12, After: lin}, "4+4:pv0@6, 8+6:pv0@14, 14+2:pv0@0,"},
+		{"cling", Request{Extents: 13, After: lin}, ""},
+		{"cling", Request{Extents: 13}, "0+13:pv1@4,"},
+		{"cling", Request{Extents: 13, After: none}, "0+13:pv1@4,"},
+		{"normal", Request{Extents: 10, After: lin}, "4+4:pv0@6, 8+6:pv0@14,"}, // what fits clings
+		{"normal", Request{Extents: 12, After: lin}, "4+4:pv0@6, 8+6:pv0@14, 14+2:pv0@0,"},
+		{"normal", Request{Extents: 13, After: lin}, "4+4:pv0@6, 8+9:pv1@4,"},
+		{"normal", Request{Extents: 14, Stripes: 2, StripeSize: 128, After: str}, "8+12:pv0@14,pv1@4, 20+2:pv0@6,pv1@10,"},
+		{"normal", Request{Extents: 4, Stripes: 2, StripeSize: 128, After: lin}, "4+4:pv0@14,pv1@4,"},
+		{"normal", Request{Extents: 4, After: str}, "8+4:pv0@14,"}, // linear behind stripes
+		{"normal", Request{Extents: 24, Stripes: 2, StripeSize: 128}, "0+12:pv1@4,pv0@14, 12+8:pv1@10,pv0@6, 20+4:pv1@14,pv0@0,"},
+		{"normal", Request{Extents: 26, Stripes: 2, StripeSize: 128}, ""},
+		{"anywhere", Request{Extents: 24, Stripes: 2, StripeSize: 128, From: []Range{{PV: "pv1"}}}, ""},
+		{"anywhere", Request{Extents: 6, Stripes: 2, StripeSize: 128, From: []Range{{PV: "pv0"}}}, "0+6:pv0@14,pv0@6,"},
+		{"normal", Request{Extents: 6, Stripes: 2, StripeSize: 128, From: []Range{{PV: "pv0"}}}, ""},
+		{"normal", Request{Extents: 8, From: []Range{{PV: "pv0", Off: 1, Len: 8}, {PV: "pv1", Off: 19}, {PV: "pv0", Off: 15, Len: 3}}}, "0+3:pv0@6, 3+3:pv0@15, 6+1:pv0@1, 7+1:pv1@19,"},
+		{"normal", Request{Extents: 9, From: []Range{{PV: "pv0", Off: 1, Len: 8}, {PV: "pv1", Off: 19}, {PV: "pv0", Off: 15, Len: 3}}}, ""},
+		{"normal", Request{Extents: 13, Avoid: map[string]bool{"pv1": true}}, ""},
+	} {
+		vg.Alloc = c.alloc
+		segs, err := Allocate(vg, c.r)
+		if (err != nil) != (c.want == "") || err == nil && showSegments(segs) != c.want {
+			t.Errorf("%s, %+v: %s, %v; want %s", c.alloc, c.r, showSegments(segs), err, c.want)
+		}
+		for _, s := range segs {
+			if want := map[bool]uint64{true: 128}[len(s.Stripes) > 1]; s.StripeSize != want {
+				t.Errorf("%s, %+v: stripes of %d sectors", c.alloc, c.r, s.StripeSize)
+			}
+		}
+	}
+}
+
+// TestAllocateBehind: what a volume goes on with is behind its own extents, not at that place of another disk,
+// and of two runs of a length it is the first.
+func TestAllocateBehind(t *testing.T) {
+	area := func(pv string, off uint64) meta.Area { return meta.Area{Name: pv, Off: off} }
+	for _, c := range []struct {
+		pvs  []uint64
+		lvs  []*meta.LV // the first is extended
+		r    Request
+		want string
+	}{
+		{[]uint64{10, 10}, []*meta.LV{{Name: "x", Segments: []*meta.Segment{striped(0, 4, area("pv0", 0))}}, {Name: "y", Segments: []*meta.Segment{striped(0, 4, area("pv1", 0))}}},
+			Request{Extents: 2, Policy: "contiguous"}, "4+2:pv0@4,"},
+		{[]uint64{10}, []*meta.LV{{Name: "x"}, {Name: "y", Segments: []*meta.Segment{striped(0, 2, area("pv0", 4))}}},
+			Request{Extents: 4}, "0+4:pv0@0,"},
+		{[]uint64{8, 4, 8}, []*meta.LV{{Name: "x", Segments: []*meta.Segment{striped(0, 8, area("pv0", 0), area("pv1", 0))}}},
+			Request{Extents: 8, Stripes: 2, StripeSize: 128}, "8+8:pv0@4,pv2@0,"},
+	} {
+		vg := &meta.VG{Name: "v", ExtentSize: 8192, PVs: pvsOf(c.pvs...), LVs: c.lvs}
+		c.r.After = c.lvs[0]
+		if segs, err := Allocate(vg, c.r); err != nil || showSegments(segs) != c.want {
+			t.Errorf("%+v: %s, %v; want %s", c.r, showSegments(segs), err, c.want)
+		}
+	}
+}
+
+// TestContinues: what follows on the disk becomes one segment, if nothing else tells the two apart.
+func TestContinues(t *testing.T) {
+	a := func(off uint64) meta.Area { return meta.Area{Name: "a", Off: off} }
+	b := func(off uint64) meta.Area { return meta.Area{Name: "b", Off: off} }
+	tagged, other := striped(0, 4, a(0)), striped(0, 4, a(0), b(0))
+	tagged.Tags = []string{"t"}
+	other.StripeSize = 256
+	for _, c := range []struct {
+		name        string
+		first, then *meta.Segment
+		want        string
+	}{
+		{"right behind", striped(0, 4, a(0)), striped(0, 2, a(4)), "0+6:a@0,"},
+		{"a gap", striped(0, 4, a(0)), striped(0, 2, a(5)), "0+4:a@0, 4+2:a@5,"},
+		{"another disk", striped(0, 4, a(0)), striped(0, 2, b(4)), "0+4:a@0, 4+2:b@4,"},
+		{"stripes", striped(0, 4, a(0), b(8)), striped(0, 2, a(2), b(10)), "0+6:a@0,b@8,"},
+		{"the second stripe elsewhere", striped(0, 4, a(0), b(8)), striped(0, 2, a(2), b(12)), "0+4:a@0,b@8, 4+2:a@2,b@12,"},
+		{"fewer stripes", striped(0, 4, a(0), b(8)), striped(0, 2, a(2)), "0+4:a@0,b@8, 4+2:a@2,"},
+		{"other stripes", other, striped(0, 2, a(2), b(2)), "0+4:a@0,b@0, 4+2:a@2,b@2,"},
+		{"tags", tagged, striped(0, 2, a(4)), "0+4:a@0, 4+2:a@4,"},
+		{"another type", &meta.Segment{Count: 4, Type: meta.Thin}, striped(0, 2), "0+4: 4+2:"},
+		{"before another type", striped(0, 4), &meta.Segment{Count: 2, Type: meta.Thin}, "0+4: 4+2:"},
+	} {
+		lv := &meta.LV{Segments: []*meta.Segment{c.first}}
+		if Append(lv, []*meta.Segment{c.then}); showSegments(lv.Segments) != c.want {
+			t.Errorf("%s: %s, want %s", c.name, showSegments(lv.Segments), c.want)
+		}
+	}
+	for n, want := range map[uint64]string{0: "", 1: "0+1:a@0,", 3: "0+3:a@0,", 4: "0+4:a@0,", 5: "0+4:a@0, 4+2:a@4,b@4,", 6: "0+4:a@0, 4+2:a@4,b@4,", 7: "0+4:a@0, 4+4:a@4,b@4,", 9: "0+4:a@0, 4+4:a@4,b@4, 8+1:", 99: "0+4:a@0, 4+4:a@4,b@4, 8+2:"} {
+		lv := &meta.LV{Segments: []*meta.Segment{striped(0, 4, a(0)), striped(4, 4, a(4), b(4)), {Start: 8, Count: 2, Type: meta.Thin}}}
+		if Truncate(lv, n); showSegments(lv.Segments) != want {
+			t.Errorf("cut to %d extents: %s, want %s", n, showSegments(lv.Segments), want)
+		}
+	}
+}
+
+func TestAllocate(t *testing.T) {
+	vg := &meta.VG{Name: "v", ExtentSize: 8192, PVs: pvsOf(10, 20, 30)}
 	lv := &meta.LV{Name: "base", Segments: []*meta.Segment{{Count: 5, Type: meta.Striped, Stripes: []meta.Area{{Name: "pv0", Off: 0}}}}}
 	vg.LVs = []*meta.LV{lv}
 	for _, c := range []struct {
@@ -611,8 +753,8 @@ func TestAllocate(t *testing.T) {
 		{Request{Extents: 3, Stripes: 2}, ""},
 	} {
 		segs, err := Allocate(vg, c.r)
-		if (err != nil) != (c.want == "") || err == nil && show(segs) != c.want {
-			t.Errorf("%+v: %s, %v; want %s", c.r, show(segs), err, c.want)
+		if (err != nil) != (c.want == "") || err == nil && showSegments(segs) != c.want {
+			t.Errorf("%+v: %s, %v; want %s", c.r, showSegments(segs), err, c.want)
 		}
 	}
 }

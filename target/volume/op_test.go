@@ -106,6 +106,29 @@ func TestClaims(t *testing.T) {
 		}
 		(<-third).drop()
 
+		// A claim waits for the exclusive commands before it, not for those behind it, which wait for it.
+		held := &req{steps: make(chan Cause, 1), more: func(*req) {}}
+		b.start(held, me, Simple, 0, 8, HoldStaged)
+		behind, _ := b.start(nil, me, Simple, 0, 8, HoldStaged)
+		v.Exclusively(&held.op)
+		fourth := make(chan *claim, 1)
+		go func() { fourth <- v.claim(by, HoldWrite, 0, 8) }()
+		synctest.Wait()
+		v.Exclusively(&behind.op)
+		synctest.Wait()
+		if len(fourth) > 0 || behind.over() {
+			t.Error("blocks that an exclusive command has were given to another")
+		}
+		held.end()
+		synctest.Wait()
+		if len(fourth) == 0 || behind.over() {
+			t.Errorf("of a claim and an exclusive command behind it, the first has the blocks: %v, the second has ended: %v", len(fourth) > 0, behind.over())
+		}
+		(<-fourth).drop()
+		if why := <-behind.steps; why != Proceed {
+			t.Errorf("behind a claim: %v", why)
+		}
+
 		// Longer than an exclusive command waits.
 		c := v.claim(by, HoldRead, 0, 1)
 		if why := <-exclusive(0, 1).steps; why != TimeOut {

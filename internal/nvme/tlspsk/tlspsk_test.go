@@ -1,6 +1,7 @@
 package tlspsk
 
 import (
+	"bytes"
 	"encoding/hex"
 	"fmt"
 	"os/exec"
@@ -50,6 +51,49 @@ func TestVectors(t *testing.T) {
 	}
 }
 
+// The same with SHA-384, of which nobody publishes vectors: computed by another implementation of HKDF
+// (RFC 5869, RFC 8446 §7.1) that gives the vectors above.
+func TestVectorsSHA384(t *testing.T) {
+	k := key(t, "NVMeTLSkey-1:02:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8gISIjJCUmJygpKissLS4vcSEgBQ==:")
+	r, err := k.For(host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := hex.EncodeToString(r.key); got != "c2409ba226bc781b7e79c297ea1a68f02e3220dbf61ca8bf80feb82f3489ba932d3eea3c9629eb17cb54748492babc1f" {
+		t.Errorf("retained key %s", got)
+	}
+	for v, want := range map[Version][2]string{
+		Version0: {"NVMe0R02 " + host + " " + sub, "d957efa2549c0c6bab79575a05d9742bcdf65e3634d9b151a4ce39db9d4d3f7d19712e43763e2f4e08513224f42c0bb3"},
+		Version1: {"NVMe1R02 " + host + " " + sub + " ORMrJUCF3FaAk9vw0sFM0k7i5naVtBT9UiaRzpHm+YJm961Rsvdf3b6UNWfDOeqq",
+			"495b023edf69cabed473cc26ad102a0320e0e68343c3f17b494d5ca92b2efe75b9657c46f1726ca9da492eea93eba083"},
+	} {
+		id, psk, err := r.Identity(v, host, sub)
+		if err != nil || id != want[0] || hex.EncodeToString(psk) != want[1] {
+			t.Errorf("version %d: %s, %x, %v", v, id, psk, err)
+		}
+	}
+}
+
+// Keys are the same when all of them is: their bytes, and the hash that ties them to a host.
+func TestEqual(t *testing.T) {
+	a, b := &Key{bytes.Repeat([]byte{1}, 32), SHA256}, &Key{bytes.Repeat([]byte{1}, 32), SHA256}
+	for name, tt := range map[string]struct {
+		k, o *Key
+		same bool
+	}{
+		"the same":      {a, b, true},
+		"other bytes":   {a, &Key{bytes.Repeat([]byte{2}, 32), SHA256}, false},
+		"another hash":  {a, &Key{bytes.Repeat([]byte{1}, 32), None}, false},
+		"none to one":   {nil, a, false},
+		"one to none":   {a, nil, false},
+		"none and none": {nil, nil, true},
+	} {
+		if tt.k.Equal(tt.o) != tt.same {
+			t.Errorf("%s: %v", name, !tt.same)
+		}
+	}
+}
+
 func TestForms(t *testing.T) {
 	long := &Key{make([]byte, 48), SHA384}
 	if k := key(t, long.Reveal()); k.Suite() != SHA384 {
@@ -65,6 +109,8 @@ func TestForms(t *testing.T) {
 	for name, s := range map[string]string{
 		"empty": "", "prefix": "NVMeTLSkey-2" + written[12:], "hash 03": strings.Replace(written, ":01:", ":03:", 1), "length for its hash": strings.Replace(written, ":01:", ":02:", 1),
 		"no end": written[:len(written)-1], "base64": strings.Replace(written, "VRLb", "V!Lb", 1), "check sum": strings.Replace(written, "VRLb", "VRLc", 1), "short": "NVMeTLSkey-1:01:AAAA:",
+		"prefix alone": prefix, "hash alone": prefix + "01:", "hash 11": strings.Replace(written, ":01:", ":11:", 1), "hash of a letter": strings.Replace(written, ":01:", ":0/:", 1),
+		"no colon behind the hash": strings.Replace(written, ":01:", ":01;", 1), "another end": written[:len(written)-1] + ";", "between the lengths": unhashed(40), "longer": unhashed(49),
 	} {
 		if _, err := ParseKey(s); err == nil {
 			t.Errorf("%s: is read", name)
@@ -74,10 +120,19 @@ func TestForms(t *testing.T) {
 	}
 }
 
+// unhashed is a key of n bytes of hash 00, which may have 32 and 48.
+func unhashed(n int) string { return (&Key{make([]byte, n), None}).Reveal() }
+
 func TestLongNames(t *testing.T) {
 	r := &Retained{make([]byte, 32), SHA256}
 	if _, _, err := r.Identity(Version0, strings.Repeat("h", 223), strings.Repeat("s", 223)); err == nil {
 		t.Error("an identity that no label holds is made")
+	}
+	label := len("NVMe0R01  ")
+	for n, ok := range map[int]bool{255: true, 256: false} {
+		if _, _, err := r.Identity(Version0, strings.Repeat("h", n-label-100), strings.Repeat("s", 100)); (err == nil) != ok {
+			t.Errorf("a label's context of %d bytes: %v", n, err)
+		}
 	}
 	if _, _, err := r.Identity(Version1, strings.Repeat("h", 223), strings.Repeat("s", 223)); err != nil {
 		t.Error(err)

@@ -24,11 +24,12 @@ type pair struct {
 	in  message.In
 	mem []byte
 	key uint32
+	reg *mem.Region
 }
 
 func newPair(t *testing.T) *pair {
 	p := &pair{QP: verbstest.NewQP(t), t: t, mem: make([]byte, 4096)}
-	p.key, _ = p.Open(t, p.mem, everything)
+	p.key, p.reg = p.Open(t, p.mem, everything)
 	p.in.Init(p.QP.QP, packet.MTU256)
 	p.Connect()
 	return p
@@ -47,10 +48,11 @@ func (p *pair) give(op packet.Opcode, payload []byte, change func(*packet.Packet
 	return p.in.Execute(&pkt, op.Traits())
 }
 
+// data is n bytes, no packet of which is as another one.
 func data(n int) []byte {
 	b := make([]byte, n)
 	for i := range b {
-		b[i] = byte(i*7 + 1)
+		b[i] = byte(i*7 + i>>8*31 + 1)
 	}
 	return b
 }
@@ -73,9 +75,11 @@ func TestMessages(t *testing.T) {
 					e.Remote = verbs.RemoteAddr{TO: 8, STag: p.key}
 				})
 				e, packets := p.SQ.At(0), max(1, (n+255)/256)
+				var out message.Outgoing // for one packet after another
 				for i := range packets {
-					var out message.Outgoing
-					out.Packet.Op = service
+					out.Packet = packet.Packet{BTH: packet.BTH{Op: service}}
+					out.Hold(wreg)
+					wreg.Hold()
 					message.Segment(&out, e, uint64(i)*256, 256)
 					if out.Packet.Op.Service() != service {
 						t.Fatalf("%v: packet %d is %v", op, i, out.Packet.Op)
@@ -89,7 +93,31 @@ func TestMessages(t *testing.T) {
 				if p.in.Open() {
 					t.Errorf("%v of %d bytes has not ended", op, n)
 				}
-				if p.in.TakeWCs(nil); op == verbs.OpSend || op == verbs.OpSendImm || op == verbs.OpSendInv {
+				want := verbs.WC{ID: 1, QP: p.QP.QP, Opcode: verbs.WCRecv, Flags: verbs.WCSolicited, ByteLen: uint32(n)}
+				switch op {
+				case verbs.OpSendImm:
+					want.Flags |= verbs.WCWithImm
+				case verbs.OpSendInv:
+					want.Flags, want.InvSTag = want.Flags|verbs.WCWithInv, wkey
+				case verbs.OpWriteImm, verbs.OpImm:
+					want.Opcode, want.Flags = verbs.WCRecvImm, want.Flags|verbs.WCWithImm
+				}
+				wcs := p.in.TakeWCs(nil)
+				if op == verbs.OpWrite {
+					if len(wcs) != 0 {
+						t.Errorf("%v completes %+v", op, wcs)
+					}
+				} else if len(wcs) != 1 {
+					t.Errorf("%v of %d bytes: %d completions", op, n, len(wcs))
+				} else {
+					if want.Imm = wcs[0].Imm; want.Flags&verbs.WCWithImm != 0 {
+						want.Imm = 77 // without the flag it says nothing
+					}
+					if wcs[0] != want {
+						t.Errorf("%v of %d bytes completes\n%+v, want\n%+v", op, n, wcs[0], want)
+					}
+				}
+				if op == verbs.OpSend || op == verbs.OpSendImm || op == verbs.OpSendInv {
 					if !bytes.Equal(buf[:n], body) {
 						t.Errorf("%v of %d bytes: other bytes", op, n)
 					}
@@ -222,6 +250,48 @@ func TestInvalidationLeavesNewBinding(t *testing.T) {
 	}
 }
 
+// A receive buffer lies in the region that its key names, which may be written to.
+func TestReceiveKeys(t *testing.T) {
+	for name, tt := range map[string]struct {
+		access mem.Access
+		at, n  int // of the buffer, in a region of 8 bytes at 4
+		ok     bool
+	}{
+		"all of it":         {mem.LocalWrite, 4, 8, true},
+		"a part":            {mem.LocalWrite, 6, 2, true},
+		"before it":         {mem.LocalWrite, 3, 4, false},
+		"behind it":         {mem.LocalWrite, 8, 5, false},
+		"not to be written": {0, 4, 8, false},
+	} {
+		p := newPair(t)
+		var region mem.Region
+		region.Init(p.PD)
+		if err := p.Dev.Table.Insert(&region); err != nil {
+			t.Fatal(err)
+		}
+		buf := make([]byte, 16)
+		key, _ := region.Open(nil, [][]byte{buf[4:12]}, tt.access)
+		p.RQ.Lock()
+		b, err := p.RQ.PostLocked(1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.Add(buf[tt.at:][:tt.n], key)
+		p.RQ.Unlock()
+		if f := p.give(packet.SendOnly, data(2), nil); (f == nil) != tt.ok || (buf[tt.at] == data(1)[0]) != tt.ok {
+			t.Errorf("%s: %+v, % x", name, f, buf)
+		}
+	}
+}
+
+// A WRITE of no bytes needs no memory: neither key nor address count (vol. 1 §9.7.4.1.5).
+func TestEmptyWrite(t *testing.T) {
+	p := newPair(t)
+	if f := p.give(packet.WriteOnly, nil, func(q *packet.Packet) { q.RETH.RKey, q.RETH.VA = 1<<30, 1<<40 }); f != nil {
+		t.Error(f.Reason)
+	}
+}
+
 // What is wrong with packets that fit.
 func TestFaults(t *testing.T) {
 	for _, e := range []struct {
@@ -250,12 +320,53 @@ func TestFaults(t *testing.T) {
 		{"WRITE First with all of it", func(p *pair) *message.Fault {
 			return p.give(packet.WriteFirst, data(256), nil)
 		}, packet.NAKInvalidRequest, 0},
+		{"WRITE of 2 GiB to a region that is smaller", func(p *pair) *message.Fault {
+			return p.give(packet.WriteFirst, data(256), func(q *packet.Packet) { q.RETH.Len = packet.MaxMessage })
+		}, packet.NAKRemoteAccess, 0},
+		{"WRITE to nothing", func(p *pair) *message.Fault {
+			return p.give(packet.WriteOnly, data(2), func(q *packet.Packet) { q.RETH.RKey = 1 << 30 })
+		}, packet.NAKRemoteAccess, 0},
+		{"WRITE to memory that is revoked meanwhile", func(p *pair) *message.Fault {
+			key, reg := p.Open(t, make([]byte, 512), everything)
+			head := func(q *packet.Packet) { q.RETH = packet.RETH{RKey: key, Len: 300} }
+			if f := p.give(packet.WriteFirst, data(256), head); f != nil {
+				t.Error(f.Reason)
+			}
+			reg.Revoke()
+			return p.give(packet.WriteLast, data(44), head)
+		}, packet.NAKRemoteAccess, verbs.StatusFlushed},
+		{"receive buffer of a key that is none", func(p *pair) *message.Fault {
+			p.RQ.Lock()
+			b, err := p.RQ.PostLocked(1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b.Add(make([]byte, 8), 1<<30)
+			p.RQ.Unlock()
+			return p.give(packet.SendOnly, data(4), nil)
+		}, packet.NAKRemoteOperational, verbs.StatusLocalProtection},
+		{"key that only this side may invalidate", func(p *pair) *message.Fault {
+			p.Buffer(t, 1)
+			own := new(mem.Region)
+			own.Init(p.PD)
+			if err := p.Dev.Table.Insert(own); err != nil {
+				t.Fatal(err)
+			}
+			key, _ := own.Open(&p.Mem, [][]byte{make([]byte, 8)}, everything)
+			f := p.give(packet.SendOnlyInv, nil, func(q *packet.Packet) { q.InvRKey = key })
+			if wcs := p.in.TakeWCs(nil); !own.State().Valid || len(wcs) != 1 || wcs[0].Status != verbs.StatusRemoteInvalid {
+				t.Errorf("a key that only this side may invalidate is valid: %v, %+v", own.State().Valid, wcs)
+			}
+			return f
+		}, packet.ACK, 0},
 		{"key that is nothing to invalidate", func(p *pair) *message.Fault {
 			p.Buffer(t, 1)
 			return p.give(packet.SendOnlyInv, nil, func(q *packet.Packet) { q.InvRKey = p.key ^ 1 })
 		}, packet.ACK, 0},
 	} {
-		f := e.do(newPair(t))
+		p := newPair(t)
+		f := e.do(p)
+		p.reg.Revoke() // nobody holds it any more
 		if f == nil || f.Syndrome != e.syndrome || f.Status != e.status || f.Reason == "" {
 			t.Errorf("%s: %+v", e.name, f)
 		}

@@ -46,7 +46,7 @@ func TestTargetWire(t *testing.T) {
 
 	// READ of 10000 bytes, 6000 to a sequence, 4096 to a PDU.
 	for i := range mem {
-		mem[i] = byte(i)
+		mem[i] = byte(i) ^ byte(i>>8)
 	}
 	x = &iscsi.Transfer{ITT: 6, Ref: new(iscsi.Ref), Len: 10000, Segs: [][]byte{mem[:1], {}, mem[1:7000], mem[7000:]}, Final: true}
 	if err := r.c.PutData(x); err != nil {

@@ -525,7 +525,7 @@ func TestTargetAddresses(t *testing.T) {
 	r := newPeer(t, iscsi.RoleTarget, nil)
 	mem := make([]byte, 10000)
 	for i := range mem {
-		mem[i] = byte(i)
+		mem[i] = byte(i) ^ byte(i>>8)
 	}
 	w, err := r.pd.AllocWindow()
 	if err != nil {

@@ -13,7 +13,7 @@ func TestWindowsExpose(t *testing.T) {
 	client, server := pair(t, 4, Config{})
 	data := make([]byte, 300)
 	for i := range data {
-		data[i] = byte(i)
+		data[i] = byte(i) ^ byte(i>>8)
 	}
 	segs := [][]byte{data[:100], data[100:150], data[150:]}
 	for _, from := range []uint32{0, 1, 99, 100, 101, 149, 150, 151, 299} {

@@ -55,7 +55,7 @@ func jobsOf(t testing.TB, exchange string) (jobs []job) {
 		if j.op != 'r' && j.op != 'a' {
 			j.at += jobMemory / 2
 			for i := range j.data {
-				j.data[i] = byte(i*3 + k)
+				j.data[i] = byte(i*3 + i>>8*7 + k)
 			}
 		}
 		jobs = append(jobs, j)

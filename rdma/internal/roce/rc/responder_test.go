@@ -33,7 +33,7 @@ func lines(rs []reply) string {
 func fill(n int) []byte {
 	p := make([]byte, n)
 	for i := range p {
-		p[i] = byte(i*7 + n)
+		p[i] = byte(i*7 + i>>8*31 + n) // no packet as another one
 	}
 	return p
 }
@@ -149,6 +149,30 @@ func TestAtomics(t *testing.T) {
 			if got := uint64(g.mem[8]); got != e.becomes {
 				t.Errorf("%d: %v left %d, want %d", i, e.op, got, e.becomes)
 			}
+		}
+	}
+}
+
+// An atomic operation is on the word that its address names, up to the last one of a region and none that
+// lies across its end (§9.4.5: the address is a multiple of 8).
+func TestAtomicPlaces(t *testing.T) {
+	for _, tt := range []struct {
+		va uint64
+		ok bool
+	}{{0, true}, {8, true}, {rigMemory/2 - 8, true}, {rigMemory / 2, true}, {rigMemory - 8, true}, {rigMemory - 4, false}, {rigMemory, false}, {1, false}, {4, false}, {7, false}} {
+		g := newRig(t, small)
+		p := request(packet.FetchAdd, small.PSN, nil)
+		p.AtomicETH = packet.AtomicETH{VA: tt.va, RKey: g.key, SwapOrAdd: 5}
+		got := g.give(p)
+		if ok := len(got) == 1 && got[0].AETH.Syndrome == packet.ACK; ok != tt.ok {
+			t.Errorf("at %#x: %s", tt.va, lines(got))
+		}
+		sum := 0
+		for _, b := range g.mem {
+			sum += int(b)
+		}
+		if at := tt.va &^ 7; tt.ok && (sum != 5 || g.mem[at] != 5) || !tt.ok && sum != 0 {
+			t.Errorf("at %#x: the memory has %d", tt.va, sum)
 		}
 	}
 }

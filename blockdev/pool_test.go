@@ -337,3 +337,31 @@ func BenchmarkPool(b *testing.B) {
 		})
 	}
 }
+
+// A pool has at least one of its largest buffers, and a whole number of them.
+func TestPoolSizes(t *testing.T) {
+	for limit, want := range map[int64]int64{-1: MaxBuffer, 0: MaxBuffer, 1: MaxBuffer, MaxBuffer: MaxBuffer, MaxBuffer + 1: 2 * MaxBuffer, 1 << 62: 0} {
+		p, err := NewPool(limit)
+		if (err == nil) != (want != 0) {
+			t.Errorf("a pool of %d bytes: %v", limit, err)
+		}
+		if err != nil {
+			continue
+		}
+		if p.Cap() != want {
+			t.Errorf("a pool of %d bytes has %d", limit, p.Cap())
+		}
+		if _, err := p.Get(nil, int(want)+1, NoWait); !errors.Is(err, ErrNoSpace) {
+			t.Errorf("more than a pool has: %v", err)
+		}
+		all, err := p.Get(nil, int(want), NoWait)
+		if err != nil {
+			t.Errorf("all that a pool has: %v", err)
+		}
+		p.Put(all)
+		p.Unreserve(0)
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}

@@ -247,3 +247,83 @@ func TestIndexesAreDrawn(t *testing.T) {
 		t.Error("STags are given in ascending order")
 	}
 }
+
+// TestBase: a region's tagged offsets count from the address of its first byte, or from zero.
+func TestBase(t *testing.T) {
+	p := make([]byte, 8)
+	for name, tt := range map[string]struct {
+		segs [][]byte
+		a    Access
+		base uint64
+	}{
+		"addressed":  {[][]byte{p[4:], p[:4]}, RemoteRead, AddrOf(p[4:])},
+		"zero based": {[][]byte{p}, RemoteRead | ZeroBased, 0},
+		"of nothing": {nil, RemoteRead, 0},
+	} {
+		b := newBed(t, false, RemoteRead)
+		b.r.Revoke()
+		stag, base := b.r.OpenKey(&b.stream, tt.segs, tt.a, uint8(b.stag)+1)
+		if base != tt.base || stag != b.stag&^keyMask|uint32(uint8(b.stag)+1) {
+			t.Errorf("%s: base %#x, key %#08x after %#08x", name, base, stag, b.stag)
+		}
+		for to, want := range map[uint64]Fault{base: None, base + 7: None, base + 8: Outside, base - 1: Outside} {
+			if tt.segs == nil {
+				want = Outside
+			}
+			if base == 0 && to > base+8 {
+				want = Wrapped // and more than there is
+			}
+			off, f := b.check(&b.dom, &b.stream, stag, to, 1, RemoteRead)
+			if f != want || f == None && off != to-base {
+				t.Errorf("%s: byte %#x: offset %d, %v, want %v", name, to, off, f, want)
+			}
+		}
+	}
+}
+
+// TestFaulted: a placement that failed counts for the opening of the region that it was for.
+func TestFaulted(t *testing.T) {
+	for _, shared := range []bool{false, true} {
+		b := newBed(t, shared, RemoteWrite)
+		before := b.r.Gen()
+		for n := uint64(1); n <= 2; n++ {
+			if told, s := b.r.Faulted(before); !told || s != shared || b.r.Faults() != n {
+				t.Errorf("told %v, shared %v, %d faults", told, s, b.r.Faults())
+			}
+		}
+		b.r.Revoke()
+		if told, _ := b.r.Faulted(before); told || b.r.Faults() != 2 {
+			t.Errorf("of a region that was revoked: told %v, %d faults", told, b.r.Faults())
+		}
+		b.r.Open(&b.stream, [][]byte{make([]byte, 8)}, RemoteWrite)
+		if told, s := b.r.Faulted(before); told || s || b.r.Faults() != 0 {
+			t.Errorf("of the opening before: told %v, shared %v, %d faults", told, s, b.r.Faults())
+		}
+	}
+}
+
+// TestRevokeTells: a region that the peer may read is told of once, to the stream that it is of or to its domain.
+func TestRevokeTells(t *testing.T) {
+	for _, tt := range []struct {
+		shared bool
+		a      Access
+		told   string
+	}{{false, RemoteRead, "stream"}, {true, RemoteRead, "domain"}, {false, RemoteWrite, ""}, {true, RemoteWrite, ""}} {
+		b := newBed(t, tt.shared, tt.a)
+		var told string
+		b.dom.Revoked = func(*Region) { told += "domain" }
+		b.stream.Revoked = func(*Region) { told += "stream" }
+		b.r.Revoke()
+		b.r.Revoke()
+		if told != tt.told || b.opened != 0 {
+			t.Errorf("%+v: told %q, %d regions of the stream are open", tt, told, b.opened)
+		}
+		if b.r.Matches(&b.dom, &b.stream, b.stag) || b.r.RevokeNamed(&b.dom, &b.stream, b.stag) {
+			t.Errorf("%+v: its key is still good", tt)
+		}
+	}
+	b := newBed(t, true, RemoteRead) // of no stream: whichever asks
+	if !b.r.Matches(&b.dom, &b.other, b.stag) || b.r.Matches(&b.otherDom, &b.other, b.stag) || b.r.Matches(&b.dom, &b.other, b.stag^1) {
+		t.Error("a region of the domain")
+	}
+}

@@ -322,6 +322,13 @@ func TestRevokeTells(t *testing.T) {
 			t.Errorf("%+v: its key is still good", tt)
 		}
 	}
+	named := newBed(t, false, RemoteRead)
+	if named.r.RevokeNamed(&named.dom, &named.other, named.stag) || !named.r.State().Valid {
+		t.Error("a stream has revoked another's region")
+	}
+	if !named.r.RevokeNamed(&named.dom, &named.stream, named.stag) || named.r.State().Valid || len(named.revoked) != 1 || named.opened != 0 {
+		t.Errorf("by its name: %+v, told %d times", named.r.State(), len(named.revoked))
+	}
 	b := newBed(t, true, RemoteRead) // of no stream: whichever asks
 	if !b.r.Matches(&b.dom, &b.other, b.stag) || b.r.Matches(&b.otherDom, &b.other, b.stag) || b.r.Matches(&b.dom, &b.other, b.stag^1) {
 		t.Error("a region of the domain")

@@ -244,3 +244,53 @@ func TestExtentSizes(t *testing.T) {
 		}
 	}
 }
+
+// TestLayOut: data and metadata areas lie where lvm2 puts them (pvcreate(8): --metadatasize,
+// --dataalignment, --metadatacopies), and extents end before an area behind them.
+func TestLayOut(t *testing.T) {
+	const mib = 1 << 20
+	first := ondisk.Area{Offset: 4096, Size: mib - 4096}
+	for _, tt := range []struct {
+		size    int64
+		o       PVOptions
+		data    uint64
+		meta    []ondisk.Area
+		extents uint64 // of 4 MiB
+	}{
+		{64 * mib, PVOptions{}, mib, []ondisk.Area{first}, 15},
+		{2 * mib, PVOptions{}, mib, []ondisk.Area{first}, 0},
+		{2*mib - 512, PVOptions{}, 0, nil, 0},
+		{65 * mib, PVOptions{MetadataSize: 1000}, mib, []ondisk.Area{first}, 16},
+		{65 * mib, PVOptions{MetadataSize: mib - 4096}, mib, []ondisk.Area{first}, 16},
+		{65 * mib, PVOptions{MetadataSize: mib - 4095}, 2 * mib, []ondisk.Area{{Offset: 4096, Size: 2*mib - 4096}}, 15},
+		{65 * mib, PVOptions{MetadataSize: 2 * mib}, 3 * mib, []ondisk.Area{{Offset: 4096, Size: 3*mib - 4096}}, 15},
+		{64 * mib, PVOptions{DataAlign: 4 * mib}, 4 * mib, []ondisk.Area{first}, 15},
+		{65 * mib, PVOptions{Copies: -1}, mib, nil, 16},
+		{65 * mib, PVOptions{Copies: 1}, mib, []ondisk.Area{first}, 16},
+		{65 * mib, PVOptions{Copies: 2}, mib, []ondisk.Area{first, {Offset: 64 * mib, Size: mib}}, 15},
+		{66*mib - 512, PVOptions{Copies: 2}, mib, []ondisk.Area{first, {Offset: 64 * mib, Size: mib}}, 15},
+		{66 * mib, PVOptions{Copies: 2}, mib, []ondisk.Area{first, {Offset: 65 * mib, Size: mib}}, 16},
+		{64 * mib, PVOptions{Copies: 2, MetadataSize: 2 * mib}, 3 * mib, []ondisk.Area{{Offset: 4096, Size: 3*mib - 4096}, {Offset: 62 * mib, Size: 2 * mib}}, 14},
+	} {
+		d, err := NewDisk("/dev/t", lvmtest.New(tt.size))
+		if err != nil {
+			t.Fatal(err)
+		}
+		tt.o.UUID = ondisk.NewUUID()
+		l, err := d.layOut(&tt.o)
+		if (err == nil) != (tt.data != 0) {
+			t.Errorf("%d bytes, %+v: %v", tt.size, tt.o, err)
+		}
+		if err != nil {
+			continue
+		}
+		if len(l.Data) != 1 || l.Data[0] != (ondisk.Area{Offset: tt.data}) || !slices.Equal(l.Meta, tt.meta) || l.UUID != tt.o.UUID || l.DevSize != uint64(tt.size) || l.Sector != 1 {
+			t.Errorf("%d bytes, %+v: %+v", tt.size, tt.o, l)
+		}
+		d.Label = l
+		pv, err := pvOf(d, 4*mib/ondisk.SectorSize)
+		if (err == nil) != (tt.extents != 0) || err == nil && (pv.PECount != tt.extents || pv.PEStart != tt.data/ondisk.SectorSize || pv.DevSize != uint64(tt.size)/ondisk.SectorSize) {
+			t.Errorf("%d bytes, %+v: %+v, %v", tt.size, tt.o, pv, err)
+		}
+	}
+}

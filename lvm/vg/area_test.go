@@ -266,6 +266,7 @@ func TestLayOut(t *testing.T) {
 		{65 * mib, PVOptions{MetadataSize: 2 * mib}, 3 * mib, []ondisk.Area{{Offset: 4096, Size: 3*mib - 4096}}, 15},
 		{64 * mib, PVOptions{DataAlign: 4 * mib}, 4 * mib, []ondisk.Area{first}, 15},
 		{65 * mib, PVOptions{Copies: -1}, mib, nil, 16},
+		{65 * mib, PVOptions{Copies: -1, DataAlign: 64 << 10}, 64 << 10, nil, 16},
 		{65 * mib, PVOptions{Copies: 1}, mib, []ondisk.Area{first}, 16},
 		{65 * mib, PVOptions{Copies: 2}, mib, []ondisk.Area{first, {Offset: 64 * mib, Size: mib}}, 15},
 		{66*mib - 512, PVOptions{Copies: 2}, mib, []ondisk.Area{first, {Offset: 64 * mib, Size: mib}}, 15},
@@ -291,6 +292,51 @@ func TestLayOut(t *testing.T) {
 		pv, err := pvOf(d, 4*mib/ondisk.SectorSize)
 		if (err == nil) != (tt.extents != 0) || err == nil && (pv.PECount != tt.extents || pv.PEStart != tt.data/ondisk.SectorSize || pv.DevSize != uint64(tt.size)/ondisk.SectorSize) {
 			t.Errorf("%d bytes, %+v: %+v, %v", tt.size, tt.o, pv, err)
+		}
+	}
+}
+
+// TestOldLabels: a label may lie in each of the first four sectors. A new one leaves none of another
+// program's beside it, and taken away it leaves none at all.
+func TestOldLabels(t *testing.T) {
+	cfg := testConfig(t)
+	for at := range ondisk.ScanSectors {
+		dev := lvmtest.New(8 << 20)
+		old := ondisk.Label{Sector: at, UUID: ondisk.NewUUID(), DevSize: 8 << 20, Data: []ondisk.Area{{Offset: 1 << 20}}}
+		b, err := old.Append(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := dev.WriteAt(b, int64(at)*ondisk.SectorSize); err != nil {
+			t.Fatal(err)
+		}
+		labels := func() (sectors []int) {
+			head := make([]byte, ondisk.ScanSectors*ondisk.SectorSize)
+			if _, err := dev.ReadAt(head, 0); err != nil {
+				t.Fatal(err)
+			}
+			for s := range ondisk.ScanSectors {
+				if string(head[s*ondisk.SectorSize:][:8]) == "LABELONE" {
+					sectors = append(sectors, s)
+				}
+			}
+			return sectors
+		}
+		d, err := NewDisk("/dev/t", dev)
+		if err != nil || d.Label == nil || d.Label.UUID != old.UUID {
+			t.Fatalf("in sector %d: %+v, %v", at, d, err)
+		}
+		if err := cfg.CreatePV(d, PVOptions{}); err == nil || !slices.Equal(labels(), []int{at}) {
+			t.Errorf("in sector %d: a new label beside it, unasked: %v, labels in %v", at, err, labels())
+		}
+		if err := cfg.CreatePV(d, PVOptions{Force: true}); err != nil || d.Label.UUID == old.UUID || !slices.Equal(labels(), []int{ondisk.LabelSector}) {
+			t.Errorf("in sector %d: a new label: %v, labels in %v", at, err, labels())
+		}
+		if err := cfg.RemovePV(d, false); err != nil || d.Label != nil || labels() != nil {
+			t.Errorf("taken away: %v, labels in %v", err, labels())
+		}
+		if err := cfg.RemovePV(d, false); err == nil {
+			t.Error("a label that is not there was taken away")
 		}
 	}
 }

@@ -1,5 +1,5 @@
-// Package portal listens, finds out what a connection speaks, and gives it to the front
-// end for that.
+// Package portal listens, recognises the protocol of each connection by its first bytes, and
+// hands the connection to the front end of that protocol.
 //
 //	connection ──▶ Portal: place among those before login ──▶ first bytes: Hello
 //	                                                                │ protocol
@@ -10,11 +10,12 @@
 //	               ClientHello: NVMe/TCP with a key,   │
 //	                 or iSCSI with certificates ───────┘
 //
-// What concerns every wire is here: the listening sockets and their options, the look at
-// the first bytes, which stay in the socket, the bound on connections that have not
-// logged in, and the life of a server with its drain. What a peer says after its first
-// bytes is the front end's. Another protocol is a row in sniff, a folder and a call of
-// Server.Handle. What RDMA is asked for is in the private data of the MPA request alone.
+// This package has what every protocol needs: the listening sockets and their options, the
+// look at the first bytes (which stay in the socket), the bound on connections that have not
+// logged in, and the life cycle of the server, including its drain. Everything that a peer
+// sends is read by the front end. To add a protocol, add a row in sniff, a front end in a
+// folder of its own, and a call of Server.Handle. Whether an MPA Request asks for iSER or
+// for NVMe/RDMA is told by its private data alone.
 //
 // Locks: Server.mu guards the state, pendingSet.mu the places. Neither is held while the
 // other is taken or a front end is called.

@@ -15,20 +15,20 @@ import (
 // Frontend serves one protocol, over every transport that carries it, on all portals. It
 // is registered with Server.Handle.
 type Frontend interface {
-	// Accept takes a connection over, on a goroutine that belongs to it until it
-	// returns. Nothing has been read from the connection. With an error it is the
-	// caller's again, who closes it and gives its place back; without one the front
-	// end does both, and calls Conn.OnEvict before anything may wait for the peer.
+	// Accept takes over a connection from which nothing has been read. It runs on the
+	// connection's own goroutine. If it returns nil, the front end owns the connection:
+	// it closes it, ends its Place, and has called Conn.OnEvict before anything may wait
+	// for the peer. If it returns an error, the caller still owns the connection, and closes it.
 	Accept(c *Conn) error
-	// Drain asks the peers to leave and waits until they have. When ctx is done it
-	// cuts off those that are left and returns ctx's error; in any case nobody is
-	// served any more, but storage may still have commands. No connection comes from
-	// then on.
+	// Drain asks the peers to leave and waits until all have left. When ctx is done, it
+	// closes the remaining connections and returns the error of ctx. After Drain no peer
+	// is served, but commands may still be waiting for storage. Accept refuses connections
+	// as soon as Drain has begun.
 	Drain(ctx context.Context) error
-	// Close gives back what is left, when no Accept runs any more. Volumes are
-	// flushed; the error is what went wrong there, or ErrVolumesHeld with the names
-	// of volumes that have not answered when ctx is done. Then the rest goes on, and
-	// Close is called again, perhaps by several at once, to wait for it.
+	// Close flushes the volumes and releases everything else. It is called after Drain,
+	// when no Accept is running. The error is that of the flushes, or ErrVolumesHeld with
+	// the names of the volumes that had not answered when ctx was done; the work then
+	// continues, and Close may be called again, also concurrently, to wait for it.
 	Close(ctx context.Context) error
 }
 
@@ -48,9 +48,10 @@ type Conn struct {
 	evicted atomic.Bool
 }
 
-// OnEvict says how the connection is closed from now on when it has to make room for
-// others before its login is done. Before that its socket is closed, or, where there is
-// none, it is closed now.
+// OnEvict sets the function that closes the connection if it is evicted, that is, has to
+// make room for another one before its login is done. Without a function, eviction closes
+// the socket. Over RoCE, where there is none, OnEvict calls f at once if the connection has
+// been evicted already.
 func (c *Conn) OnEvict(f func()) {
 	c.closer.Store(&f)
 	if c.Net == nil && c.evicted.Load() {
@@ -58,7 +59,7 @@ func (c *Conn) OnEvict(f func()) {
 	}
 }
 
-// evict closes the connection because it has to give way.
+// evict closes the connection to make room for another one.
 func (c *Conn) evict() {
 	c.Portal.evicted.Add(1)
 	c.evicted.Store(true)

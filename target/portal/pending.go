@@ -11,12 +11,12 @@ import (
 // pendingSet holds the connections that are not yet in full feature phase. A flood may
 // fill it, but not keep others out (ADR 102):
 //
-//   - Once the set is more than half full, an origin has its share. A connection beyond
-//     that costs the origin another one of its own, or is refused.
-//   - When the set is full, whoever has most gives way.
+//   - Once the set is more than half full, each origin is limited to its share: a
+//     connection beyond it evicts another one of the same origin, or is refused.
+//   - When the set is full, a new connection evicts one of the origin that has most.
 //
-// What gives way is the oldest connection that has not sent a Login Request yet: an honest
-// initiator sends one at once.
+// The connection that is evicted is the oldest that has not sent a Login Request yet, as an
+// honest initiator sends one at once.
 type pendingSet struct {
 	mu      sync.Mutex
 	max     int                             // guarded by mu
@@ -46,16 +46,16 @@ type Place struct {
 	at *list.Element // guarded by set.mu
 }
 
-// limit changes how many places there are, and how many of them are one origin's share.
-// Whoever has one keeps it.
+// limit sets the number of places, and how many of them are one origin's share. Places that
+// are taken stay taken.
 func (s *pendingSet) limit(max, share int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.max, s.share = max, share
 }
 
-// add takes a place for a connection; nil: it is refused. victim, if there is one, is to
-// be evicted for it, by the caller.
+// add takes a place for a connection; p is nil if the connection is refused. If victim is not
+// nil, its place has been taken away, and the caller evicts its connection.
 func (s *pendingSet) add(from netip.Addr, evict func()) (p, victim *Place) {
 	p = &Place{set: s, from: peerorigin.Of(from), evict: evict}
 	s.mu.Lock()
@@ -128,8 +128,8 @@ func (s *pendingSet) victimLocked() (victim *Place) {
 	return victim
 }
 
-// giveWay takes the place of whoever would have to make room now, if that is one that has
-// not sent a Login Request. The caller evicts it.
+// giveWay takes away the place of the connection that would be evicted next, if that has not
+// sent a Login Request, and returns it for the caller to evict; otherwise nil.
 func (s *pendingSet) giveWay() (victim *Place) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

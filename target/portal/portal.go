@@ -65,9 +65,9 @@ func (p *Portal) Bound() (netip.AddrPort, bool) {
 // not name it.
 const soBusyPoll = 46
 
-// TCP asks after a silent peer by itself, for those that nobody else may ask: sessions
-// over iSER before their first command, and all where pings are switched off. One whose
-// host is gone is noticed within idle + count * interval, seconds.
+// TCP keepalive finds peers whose host is gone where nothing else may probe them: iSER
+// sessions before their first command, and every session where pings are switched off. It
+// takes at most keepIdle + keepCount * keepInterval; all in seconds, but for the count.
 const (
 	keepIdle     = 60
 	keepInterval = 15
@@ -172,8 +172,8 @@ func (p *Portal) accept() {
 	delay := time.Duration(0)
 	for {
 		for spare.take(); !spare.held() && !p.asked(); spare.take() {
-			// Who gave way may not have closed its descriptor yet. Without a spare one nobody can
-			// be turned away, so this does not sleep in accept.
+			// The evicted connection may not have closed its descriptor yet. Without a spare
+			// one no connection can be turned away, so this loop does not block in accept.
 		}
 		c, err := p.ln.AcceptTCP()
 		if noDescriptor(err) {
@@ -206,10 +206,11 @@ func noDescriptor(err error) bool {
 	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
 }
 
-// acceptWith takes a connection, if one comes before long, on the spare descriptor.
-// Somebody who waits for login in silence gives way to it; if there is none, it is turned
-// away, and nil. Linux says that descriptors are short before it looks for a connection;
-// the spare one is not let go until there is one, because others want it too.
+// acceptWith accepts a connection, if one comes before long, by freeing the spare descriptor.
+// A connection that has not sent a Login Request is evicted for it; if there is none, the new
+// connection is turned away and acceptWith returns nil. Linux reports EMFILE before it looks
+// for a connection, so the spare descriptor is kept until a connection is there: freed
+// earlier, it would go to somebody else in the process.
 func (p *Portal) acceptWith(spare *spareDescriptor) (*net.TCPConn, error) {
 	if !p.asked() {
 		return nil, nil
@@ -219,8 +220,8 @@ func (p *Portal) acceptWith(spare *spareDescriptor) (*net.TCPConn, error) {
 		return c, err // descriptors are free again
 	}
 	if !spare.held() {
-		// Who gave way last closed its descriptor only when its reader let go of it, and then
-		// it went elsewhere. Another one makes room, to be used when accept is tried again.
+		// The last evicted connection closed its descriptor only when its reader had ended,
+		// and something else has taken it since. Evict another one for the next accept.
 		if victim := p.srv.pending.giveWay(); victim != nil {
 			victim.evict()
 		}
@@ -311,8 +312,8 @@ func (p *Portal) begin(c *Conn) {
 	p.refused(c.Log, err)
 }
 
-// reject answers an MPA Request, which is there as a whole, so that the peer need not guess
-// why it is not connected.
+// reject answers an MPA Request that has arrived in full, so that the peer learns that it was
+// rejected (RFC 5044 §7.1), instead of seeing the connection close.
 func (p *Portal) reject(c *Conn) {
 	r, err := rdma.Server(context.Background(), c.Net, nil)
 	if err == nil {

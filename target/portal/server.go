@@ -60,13 +60,13 @@ func (s serverState) String() string {
 type ServerConfig struct {
 	Portals    []Config
 	FirstBytes time.Duration // from accept until the transport is ready
-	Drain      time.Duration // that Serve gives peers to leave when its context is done
-	Storage    time.Duration // that Shutdown gives volumes when peers have left; 0: no limit
+	Drain      time.Duration // how long Serve, when its context is done, waits for peers to leave
+	Storage    time.Duration // how long Shutdown then waits for volumes; 0: no limit
 	Log        *zap.Logger
 }
 
-// Server listens on portals, finds out what a connection speaks, and gives it to the
-// front end for that. Its methods are safe for concurrent use.
+// Server listens on portals and hands each connection to the front end of its protocol. Its
+// methods are safe for concurrent use.
 type Server struct {
 	cfg     ServerConfig
 	log     *zap.Logger
@@ -116,8 +116,8 @@ func (s *Server) accept(c *Conn) error {
 // Portals returns the portals, in the order of ServerConfig.Portals.
 func (s *Server) Portals() []*Portal { return s.portals }
 
-// SetLimits changes how many connections before login there may be, in all and from one
-// address once they are more than half. Those that are there already stay.
+// SetLimits sets how many connections may wait for their login: in all, and, once more than
+// half of those places are taken, from one address. Existing connections stay.
 func (s *Server) SetLimits(pending, perAddress int) { s.pending.limit(pending, perAddress) }
 
 // Limits returns what SetLimits has set.
@@ -127,7 +127,7 @@ func (s *Server) Limits() (pending, perAddress int) {
 	return s.pending.max, s.pending.share
 }
 
-// Pending is how many connections are before login.
+// Pending returns how many connections have not finished their login.
 func (s *Server) Pending() int { return s.pending.len() }
 
 // State says where the server is in its life, and since when there has been one.

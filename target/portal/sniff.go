@@ -177,11 +177,11 @@ func asksISER(p []byte) bool {
 	return true
 }
 
-// sniff waits for the bytes that tell what a connection is and leaves them in the
-// socket: siw treats anything read too early as a protocol error, and so both
-// transports start on an untouched stream. The read deadline of c bounds it, but
-// a peer that has ended its side is not waited for: nothing more can decide. certificates
-// says that TLS may be that of an iSCSI initiator.
+// sniff waits for the bytes that tell the protocol of a connection, and leaves them in the
+// socket, so that every transport starts on an untouched stream. The read deadline of c bounds
+// the wait; it ends at once when the peer has closed its side, as nothing more can come.
+// certificates says that the portal has TLS with certificates, so that a ClientHello may be an
+// iSCSI initiator's.
 func sniff(c *net.TCPConn, certificates bool) (Hello, error) {
 	rc, err := c.SyscallConn()
 	if err != nil {

@@ -29,9 +29,10 @@ func (m *commands) execute(k *task, beside bool) {
 	}
 }
 
-// admit gives a command its slot, and returns the task if it is to be carried out now: it may
-// have been refused, or wait for its data. beside says that task management functions may be
-// carried out while it is on its way to the device server, as overtakes tells.
+// admit gives the command p of connection c a slot, and takes over p. It returns the task if
+// that can be executed now; nil if the command was refused, or first has to collect its
+// unsolicited data. beside says that task management functions may run while the command is
+// on its way to the device server, see session.overtakes.
 func (m *commands) admit(c *conn, p *iscsi.PDU, beside bool) *task {
 	s := m.sess
 	var ahs iscsi.CommandAHS
@@ -85,8 +86,8 @@ func (m *commands) admit(c *conn, p *iscsi.PDU, beside bool) *task {
 	return k
 }
 
-// setCommandLocked makes the task of the device server that of the command p; rest is what does not fit
-// into its header of the CDB. The caller holds sess.mu.
+// setCommandLocked fills in the scsi.Task of the command p. rest is the part of the CDB that
+// came in an additional header segment (RFC 7143 §11.2.2.3). The caller holds sess.mu.
 func (k *task) setCommandLocked(p *iscsi.PDU, rest []byte) {
 	cmd, t := p.BHS.SCSICommand(), &k.scsi
 	t.CDB = append(k.cdb[:0], cmd.CDB()...)
@@ -106,8 +107,8 @@ func (k *task) setCommandLocked(p *iscsi.PDU, rest []byte) {
 	t.UnsolicitedLen = uint32(len(p.Data))
 }
 
-// check refuses commands that contradict themselves or the negotiation.
-// It returns the reject reason, 0 for none.
+// check finds commands that contradict themselves or the negotiated keys (RFC 7143 §11.3).
+// It returns the reason of the Reject, 0 for none.
 func (m *commands) check(p *iscsi.PDU) iscsi.RejectReason {
 	s := m.sess
 	cmd := p.BHS.SCSICommand()

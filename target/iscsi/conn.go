@@ -95,14 +95,14 @@ type conn struct {
 	params iscsi.Params
 
 	slots slots // guarded by sess.mu
-	// clock is when the first command of the batch came, or one was last answered: those of
-	// the batch that follow have been there, so that the time need not be asked again. Since
-	// Frontend.epoch, guarded by sess.mu like batch.
+	// clock is when the first command of the current batch arrived, or one was last answered;
+	// since Frontend.epoch. The commands of a batch arrive together and share it, which saves
+	// asking for the time. Guarded by sess.mu, like batch (iscsi.PDU.Batch).
 	clock      time.Duration
 	batch      uint32
 	replaced   bool // guarded by sess.mu: another connection takes its CID
-	recovering bool // guarded by sess.mu: it is removed for recovery; its tasks stay
-	abandoned  bool // guarded by sess.mu: its tasks have been ended, and it begins no other
+	recovering bool // guarded by sess.mu: removed for recovery (RFC 7143 §11.14.1); its tasks stay
+	abandoned  bool // guarded by sess.mu: its tasks have been ended, and it starts no others
 
 	out  sender
 	beat heartbeat
@@ -117,7 +117,7 @@ type conn struct {
 	ended chan struct{} // closed after ConnectionTerminateNotify
 }
 
-// assemble tells the parts whose they are.
+// assemble gives the parts their reference to c.
 func (c *conn) assemble() {
 	c.out.c, c.beat.c, c.acks.c, c.text.c = c, c, c, c
 }
@@ -127,8 +127,8 @@ type connStateVar struct{ v atomic.Uint32 }
 
 func (s *connStateVar) get() connState { return connState(s.v.Load()) }
 
-// advance moves on as far as the table allows; it reports whether it did. To ask in
-// vain is no mistake: who ends a connection need not know who else does.
+// advance changes the state if the table allows it, and reports whether it did. A refusal
+// is no error: several goroutines may end a connection at once, and one of them wins.
 func (s *connStateVar) advance(to connState) bool {
 	for {
 		from := s.v.Load()
@@ -161,7 +161,8 @@ func (c *conn) close(reason error) {
 }
 
 // protocolError ends a connection whose initiator has broken the rules in a way
-// that error recovery level 0 cannot mend.
+// that error recovery level 0 cannot repair (RFC 7143 §7.1.4.4), and releases p. what
+// describes the violation.
 func (c *conn) protocolError(p *iscsi.PDU, what string) {
 	c.counters.protocolErrors.Add(1)
 	c.srv.limits.protocol.Warn(c.log, "connection closed: protocol error", zap.String("reason", what),
@@ -174,7 +175,7 @@ func (c *conn) protocolError(p *iscsi.PDU, what string) {
 // does not read would keep it for ever.
 const hangUpTime = 5 * time.Second
 
-// hangUp closes a connection that has been logged out, behind what is queued.
+// hangUp closes a connection that has been logged out, after what is queued has been sent.
 func (c *conn) hangUp() {
 	c.hungUp.Store(true)
 	if c.state.advance(connLoggedOut) {

@@ -71,7 +71,7 @@ func (d *delivery) dataOut(c *conn, p *iscsi.PDU) {
 	}
 }
 
-// burstNext is how it goes on with unsolicited data after a PDU.
+// burstNext is what a Data-Out means for the unsolicited burst that it belongs to.
 type burstNext uint8
 
 const (
@@ -108,7 +108,7 @@ func (m *commands) takeDataOut(c *conn, p *iscsi.PDU) {
 		return
 	}
 	p.Release()
-	if next >= burstRuns { // with the others, somebody else may have ended the command by now
+	if next >= burstRuns { // otherwise the command may have ended meanwhile, and its slot is not ours
 		k.endBurst(c, next, stall)
 	}
 }
@@ -129,8 +129,8 @@ func (u *unsolicited) gather(p *iscsi.PDU, params *iscsi.Params) (next burstNext
 		}
 		return burstRuns, ""
 	case d.DataSN() != u.dataSN || off != have && params.DataPDUInOrder:
-		// In order and without gaps, or at error recovery level 0 the session
-		// is lost (RFC 7143 §7.4).
+		// Data has to come in order and without gaps; at error recovery level 0
+		// a sequence error costs the session (RFC 7143 §7.9).
 		return burstBreaks, "unsolicited Data-Out out of sequence"
 	case off > u.total || n > u.total-off:
 		return burstBreaks, "unsolicited data beyond FirstBurstLength"
@@ -154,8 +154,8 @@ func (u *unsolicited) gather(p *iscsi.PDU, params *iscsi.Params) (next burstNext
 	return burstShort, ""
 }
 
-// collectedLocked ends the collection of unsolicited data, for endBurst to go on with
-// when the caller has let go of sess.mu. It reports whether the CmdSN order has waited for it.
+// collectedLocked ends the collection of unsolicited data. The caller then releases sess.mu
+// and calls endBurst, with the result: whether the CmdSN order was waiting for the burst.
 func (k *task) collectedLocked(next burstNext) (stall bool) {
 	u := &k.unsol
 	k.setStateLocked(taskRunning)
@@ -174,8 +174,8 @@ func (k *task) collectedLocked(next burstNext) (stall bool) {
 	return stall
 }
 
-// endBurst carries the command of a burst that is over out, or answers it. here is as in
-// deliverHeld.
+// endBurst executes the command whose burst is over, or answers it with an error, as next says.
+// stall is what collectedLocked has returned; here is as in deliverHeld.
 func (k *task) endBurst(here *conn, next burstNext, stall bool) {
 	s, via := k.session(), k.Via() // when it has been carried out, the slot may belong to someone else
 	switch next {
@@ -199,9 +199,9 @@ func (k *task) endBurst(here *conn, next burstNext, stall bool) {
 	}
 }
 
-// lateBurst gives up waiting for unsolicited data (sequence reception time-out,
-// RFC 7143 §7.5) of a command that has come by c. A burst that still makes progress is
-// given another time-out.
+// lateBurst gives up waiting for the unsolicited data of a command that came on c (sequence
+// reception time-out, RFC 7143 §7.9): the command runs, and asks for the rest by R2T. A
+// burst that has made progress gets another time-out.
 func (k *task) lateBurst(c *conn, burst uint64) {
 	s := c.sess
 	s.mu.Lock()
@@ -224,8 +224,8 @@ const ascIncorrectData spc.ASC = 0x0c0d
 // ascProtocolCRC is PROTOCOL SERVICE CRC ERROR (RFC 7143 §11.4.7.2).
 const ascProtocolCRC spc.ASC = 0x4705
 
-// busy answers a command that the device server has not seen with BUSY: there is no
-// memory for it now. What comes of its unsolicited data is dropped.
+// busy answers a command that the device server has not seen with BUSY, for want of memory.
+// Unsolicited data that still arrives for it is dropped.
 func (k *task) busy() {
 	t := &k.scsi
 	t.Status, t.SenseLen = spc.StatusBusy, 0
@@ -234,8 +234,9 @@ func (k *task) busy() {
 	k.Respond(t)
 }
 
-// tellAbortedLocked answers a command whose unsolicited data is still waited for with TASK ABORTED: another
-// initiator has ended it. What still comes of the data is dropped. The caller holds sess.mu.
+// tellAbortedLocked answers a command that is still collecting its unsolicited data with TASK
+// ABORTED, because another initiator has aborted it (TAS, SPC-4 §7.5.8). Data that still arrives for
+// it is dropped. The caller holds sess.mu.
 func (k *task) tellAbortedLocked() {
 	k.collectedLocked(burstEnded)
 	t := &k.scsi

@@ -2,7 +2,9 @@ package iscsi
 
 import "softiser/internal/iscsi"
 
-func init() { // as an initial value it would refer to itself: what is held is delivered from inside
+// The table is filled by init: in its initial value it would refer to itself, because the
+// delivery of held PDUs looks it up again.
+func init() {
 	for op := range services {
 		services[op].reject = iscsi.RejectUnsupported
 		if o := iscsi.Opcode(op); o.Known() {
@@ -14,17 +16,17 @@ func init() { // as an initial value it would refer to itself: what is held is d
 	services[iscsi.OpTaskRequest] = service{take: func(s *session, c *conn, p *iscsi.PDU) { s.manager.take(c, p) }}
 	services[iscsi.OpTextRequest] = service{take: func(_ *session, c *conn, p *iscsi.PDU) { c.text.take(p) }, discovery: true}
 	services[iscsi.OpDataOut] = service{
-		take:   func(s *session, c *conn, p *iscsi.PDU) { s.order.dataOut(c, p) },
-		behind: func(s *session, c *conn, p *iscsi.PDU) { s.cmds.takeDataOut(c, p) },
-		loose:  true,
+		take:       func(s *session, c *conn, p *iscsi.PDU) { s.order.dataOut(c, p) },
+		takeHeld:   func(s *session, c *conn, p *iscsi.PDU) { s.cmds.takeDataOut(c, p) },
+		unnumbered: true,
 	}
 	services[iscsi.OpLogoutReq] = service{take: func(s *session, c *conn, p *iscsi.PDU) { s.conns.logout(c, p) }, discovery: true}
-	services[iscsi.OpSNACK].reject = iscsi.RejectSNACK // error recovery level 0; above, the datamover serves it
+	services[iscsi.OpSNACK].reject = iscsi.RejectSNACK // at error recovery level 0; above it, the datamover serves SNACKs
 }
 
-// fullFeature takes a PDU of the full feature phase.
+// fullFeature handles a PDU of the full feature phase.
 func (c *conn) fullFeature(p *iscsi.PDU) {
-	if c.quiet.Load() { // a store costs more than to look
+	if c.quiet.Load() { // a load is cheaper than a store for every PDU
 		c.quiet.Store(false)
 	}
 	s := c.sess
@@ -35,15 +37,15 @@ func (c *conn) fullFeature(p *iscsi.PDU) {
 		s.damaged(c, p)
 	case v.take == nil:
 		c.out.reject(p, v.reject)
-	case v.loose && s.discovery():
+	case v.unnumbered && s.discovery():
 		c.out.reject(p, iscsi.RejectProtocol)
-	case v.loose:
+	case v.unnumbered:
 		v.take(s, c, p)
 	case p.BHS.Immediate():
 		s.order.deliver(c, p)
 	case s.erl > 0 && v.place && s.cmds.check(p) != 0:
-		// Its CmdSN does not count as received (RFC 7143 §7.3): the initiator fills
-		// the gap. At level 0, where nothing is sent again, it does count.
+		// The CmdSN of a rejected command does not count as received (RFC 7143 §7.3): the
+		// initiator fills the gap. At level 0, where nothing is sent again, it does count.
 		c.out.reject(p, s.cmds.check(p))
 	default:
 		s.order.arrived(c, p)
@@ -60,7 +62,7 @@ func (c *conn) ControlNotify(p *iscsi.PDU) {
 	}
 }
 
-// take takes a PDU as the state of the connection has it.
+// take hands a PDU to the phase that the connection is in: login, or full feature.
 func (c *conn) take(p *iscsi.PDU) {
 	switch c.state.get() {
 	case connFull:

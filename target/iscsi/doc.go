@@ -51,7 +51,8 @@
 // At error recovery level 0 (RFC 7143 §7.1), the default, a lost connection ends
 // its session, its tasks are aborted, and the initiator logs in again, which
 // reinstates the session. At level 1 the TCP datamover also sends lost PDUs again,
-// and asks again for lost data. At level 2 tasks live on when their connection is
-// lost, and go on where another one asks for them; see cleanupState. A new login of the same initiator port (name and
-// ISID) ends the old session first and waits until its tasks are over.
+// and asks again for lost data. At level 2 the tasks of a lost connection are kept, and go
+// on over another connection that reassigns them (TASK REASSIGN, RFC 7143 §7.2.2); see
+// cleanupState. A new login of the same initiator port (name and ISID) ends the old session
+// first, and waits until its tasks have ended.
 package iscsi

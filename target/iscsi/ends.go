@@ -6,10 +6,10 @@ import (
 	"go.uber.org/zap"
 )
 
-// This file is about ends: of a slot, and with the last one of its session.
+// This file has the end of a command slot, and of a session with its last slot.
 
-// doneLocked reports whether nothing uses the slot any more; then it is the caller's, which
-// holds sess.mu now, and settles it after releasing that.
+// doneLocked reports whether nothing uses the slot any more. If so the slot is pinned for the
+// caller, which holds sess.mu and calls settle after releasing it.
 func (k *task) doneLocked() bool {
 	if k.state != taskEnded || k.moving > 0 || k.pins > 0 {
 		return false
@@ -19,8 +19,8 @@ func (k *task) doneLocked() bool {
 	return true
 }
 
-// settle gives back what slots that are done hold, and then the slots themselves, which task.next
-// links.
+// settle releases the memory of slots for which doneLocked was true, linked by task.next, and
+// then frees the slots, wakes the fences that waited for them and opens the window.
 func (m *commands) settle(done *task) {
 	s := m.sess
 	for k := done; k != nil; k = k.next {
@@ -54,8 +54,8 @@ func (m *commands) settle(done *task) {
 	}
 }
 
-// overLocked reports whether an ending session has lost its last task, once. The
-// caller holds s.mu.
+// overLocked reports whether an ending session has no task left; it does so once, and sets
+// the state. The caller holds s.mu.
 func (s *session) overLocked() bool {
 	if s.state == sessionEnding && s.order.seq.win.used == 0 {
 		s.setStateLocked(sessionEnded)

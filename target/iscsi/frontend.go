@@ -42,8 +42,8 @@ type Frontend struct {
 	past     map[portal.Transport]Traffic // guarded by mu: of sessions that have ended
 }
 
-// New checks the configuration and makes the front end. There is room for no session
-// before SetRoom, unless cfg says so.
+// New checks the configuration and makes the front end. Unless cfg.Room says otherwise, it
+// accepts no session before SetRoom is called.
 func New(cfg Config) (*Frontend, error) {
 	if err := cfg.fill(); err != nil {
 		return nil, err
@@ -79,8 +79,8 @@ func (s *Frontend) now() time.Duration { return time.Since(s.epoch) }
 
 func (s *Frontend) draining() bool { return s.drained.Load() }
 
-// SetRoom changes how many sessions there may be, and whose they are. Those that are
-// there already stay.
+// SetRoom sets how many sessions there may be, in all and by initiator. Existing sessions
+// stay.
 func (s *Frontend) SetRoom(r Room) {
 	s.mu.Lock()
 	s.sessions.room = r

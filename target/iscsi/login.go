@@ -17,11 +17,11 @@ type loginPhase struct {
 	c       *conn
 	machine *iscsi.LoginTarget
 	node    *node    // set by admit; nil in discovery sessions
-	bound   bool     // set by proved: the access list says whose the initiator's name is
+	bound   bool     // set by proved: the access list binds the initiator's name to its user
 	joins   *session // set by proved: the session that the connection is for; nil: a new one
 	refused bool
-	// excluded is set by admit: the access list keeps the initiator out, which it is
-	// not told.
+	// excluded is set by admit: the access list keeps the initiator out. The initiator is
+	// told that there is no such target; the log tells the reason.
 	excluded bool
 }
 
@@ -38,7 +38,7 @@ func (c *conn) startLogin() {
 	c.timer = afterPositive(c.srv.cfg.Timeouts.Login-time.Since(c.opened), func() { c.onTimer() })
 }
 
-// take takes a PDU of the login phase and answers it.
+// take handles a PDU of the login phase, and answers and releases it.
 func (l *loginPhase) take(p *iscsi.PDU) {
 	c := l.c
 	if l.refused {
@@ -47,7 +47,7 @@ func (l *loginPhase) take(p *iscsi.PDU) {
 	}
 	if c.heard.Load() == 1 {
 		if p.BHS.Opcode() != iscsi.OpLoginRequest {
-			// Not even a beginning: nothing to answer.
+			// Not a login at all: there is nothing to answer.
 			p.Release()
 			c.close(errUnexpected)
 			return
@@ -72,19 +72,25 @@ func (l *loginPhase) take(p *iscsi.PDU) {
 		return
 	}
 	if done {
-		// A stream that turns into RDMA (RFC 7145 §5.1) has begun to.
-		c.out.mu.Lock()
-		c.limits = c.dm.Limits()
-		c.quiet.Store(c.limits.QuietUntilFirstCommand)
-		c.out.mu.Unlock()
-		c.place.Done()
-		c.srv.limits.sessions.Info(c.sess.log(), "login", zap.String("transport", c.dm.Describe()),
-			zap.String("auth_user", l.machine.Result().AuthUser), zap.Int("window", c.sess.order.seq.win.size), zap.Uint16("cid", c.cid))
-		c.login = nil
+		l.loggedIn()
 	}
 }
 
-// ended tells of a connection that went before its login was done.
+// loggedIn ends the login phase: the final Login Response has been queued. Only now, when a
+// stream that turns into RDMA (RFC 7145 §5.1) has begun to, are the limits known.
+func (l *loginPhase) loggedIn() {
+	c := l.c
+	c.out.mu.Lock()
+	c.limits = c.dm.Limits()
+	c.quiet.Store(c.limits.QuietUntilFirstCommand)
+	c.out.mu.Unlock()
+	c.place.Done()
+	c.srv.limits.sessions.Info(c.sess.log(), "login", zap.String("transport", c.dm.Describe()),
+		zap.String("auth_user", l.machine.Result().AuthUser), zap.Int("window", c.sess.order.seq.win.size), zap.Uint16("cid", c.cid))
+	c.login = nil
+}
+
+// ended counts and logs a connection that ended before its login was done.
 func (l *loginPhase) ended(err error) {
 	c := l.c
 	if l.refused {
@@ -99,7 +105,8 @@ func (l *loginPhase) ended(err error) {
 		peerText("initiator", id.InitiatorName), peerText("target", id.TargetName))
 }
 
-// admit answers who may log in to what (iscsi.LoginTargetConfig.Admit).
+// admit decides by name, address and certificate whether the initiator may log in to the
+// target that it names (iscsi.LoginTargetConfig.Admit). A refusal is an *iscsi.LoginError.
 func (l *loginPhase) admit(id *iscsi.LoginIdentity) (*iscsi.LoginGrant, error) {
 	c := l.c
 	srv := c.srv
@@ -123,8 +130,8 @@ func (l *loginPhase) admit(id *iscsi.LoginIdentity) (*iscsi.LoginGrant, error) {
 		return nil, iscsi.Refuse(iscsi.LoginNotFound, "there is no target %s on portal %s", id.TargetName, c.portal.Config().Listen)
 	}
 	if ok, why := acl.allow(id.InitiatorName, c.remote.Addr()); !ok {
-		// The same answer as if there were no such target: which there are is for
-		// those who may use them.
+		// The same answer as for a target that does not exist: only initiators that may
+		// use a target learn of it.
 		l.excluded = true
 		return nil, iscsi.Refuse(iscsi.LoginNotFound, "%s may not use %s (it is told that there is no such target): %s", id.InitiatorName, id.TargetName, why)
 	}
@@ -154,8 +161,8 @@ func (l *loginPhase) admit(id *iscsi.LoginIdentity) (*iscsi.LoginGrant, error) {
 	return g, nil
 }
 
-// proved answers whether a user, who is who he says, may come in under the name that
-// the login gives, and to the session that it names
+// proved decides, after authentication, whether user ("" without) may log in under the
+// initiator name of the login, and join the session that it names by a TSIH
 // (iscsi.LoginGrant.Proved).
 func (l *loginPhase) proved(id *iscsi.LoginIdentity, user string) error {
 	if n := l.node; n != nil {
@@ -170,9 +177,8 @@ func (l *loginPhase) proved(id *iscsi.LoginIdentity, user string) error {
 	return nil
 }
 
-// admitMember answers whether the session that a login names takes another
-// connection from there. Target, access list and authentication have been looked at
-// as for a new session.
+// admitMember decides whether the connection may join the session that its login names (RFC
+// 7143 §6.3.1). Target, access list and authentication have been checked as for a new session.
 func (l *loginPhase) admitMember(id *iscsi.LoginIdentity, user string) error {
 	c := l.c
 	s := c.srv.sessionByTSIH(id.TSIH)
@@ -195,8 +201,9 @@ func (l *loginPhase) admitMember(id *iscsi.LoginIdentity, user string) error {
 	return nil
 }
 
-// bind makes the session (iscsi.LoginTargetConfig.Bind). It waits until an old
-// session of the same initiator port has ended.
+// bind makes the session, or joins the one that admitMember has found
+// (iscsi.LoginTargetConfig.Bind). It waits until an old session of the same initiator port
+// has ended (session reinstatement, RFC 7143 §6.3.5).
 func (l *loginPhase) bind(r *iscsi.LoginResult) (iscsi.LoginBinding, error) {
 	c := l.c
 	if s := l.joins; s != nil {
@@ -281,7 +288,8 @@ func (l *loginPhase) enterFullFeature() error {
 	return c.dm.Enable()
 }
 
-// refusalOf classes the error that has ended a login.
+// refusalOf returns the kind of refusal, for counters and the log, and the Login Response
+// status (RFC 7143 §11.13.5) of an error that has ended a login.
 func (l *loginPhase) refusalOf(err error) (refusal, iscsi.LoginStatus) {
 	status := iscsi.LoginTargetFailure
 	var le *iscsi.LoginError

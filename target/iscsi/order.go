@@ -31,12 +31,12 @@ func (d *delivery) arrived(c *conn, p *iscsi.PDU) {
 			}
 			return
 		}
-		if s.state != sessionActive { // nobody lets go of what would be held (see session.end)
+		if s.state != sessionActive { // session.end has emptied the queue: nobody would release it
 			s.mu.Unlock()
 			p.Release()
 			return
 		}
-		if c.abandoned { // as with those that were held when it was
+		if c.abandoned { // skipped, as were the PDUs that were held when the connection was abandoned
 			q.skipOver(sn)
 			s.mu.Unlock()
 			p.Release()
@@ -53,9 +53,9 @@ func (d *delivery) arrived(c *conn, p *iscsi.PDU) {
 	p.Release()
 }
 
-// deliverHeld delivers the commands whose turn has come, unless somebody does so
-// already. here is the connection whose receive goroutine calls, nil for any other
-// goroutine: it pushes by itself when it is done.
+// deliverHeld delivers the commands whose turn has come, unless another goroutine is doing so.
+// here is the connection whose receive goroutine calls, nil for any other goroutine: the
+// datamover of here pushes by itself after the batch, so drain pushes only the others.
 func (d *delivery) deliverHeld(here *conn) {
 	d.sess.mu.Lock()
 	others := d.seq.delivering
@@ -66,8 +66,8 @@ func (d *delivery) deliverHeld(here *conn) {
 	}
 }
 
-// drain delivers until there is a gap. The caller is the one that delivers; nobody does
-// from then on.
+// drain delivers until there is a gap in the numbers. The caller has set seq.delivering, and
+// with it the right to deliver; drain gives it up when it returns.
 func (d *delivery) drain(here *conn) {
 	s := d.sess
 	for {
@@ -105,12 +105,12 @@ func (d *delivery) deliverOne(c *conn, p *iscsi.PDU) {
 		if p == nil {
 			return
 		}
-		services[p.BHS.Opcode()].behind(s, c, p)
+		services[p.BHS.Opcode()].takeHeld(s, c, p)
 	}
 }
 
-// betweenCommands calls run when nobody is delivering a command: at once, or from the
-// goroutine that delivers, as soon as it is done with the one that it has; c is where that was asked for.
+// betweenCommands calls run when no command is being delivered: at once, or from the delivering
+// goroutine as soon as it is done with the current command. c is the connection of the request.
 func (d *delivery) betweenCommands(c *conn, run func()) {
 	s := d.sess
 	s.mu.Lock()
@@ -126,9 +126,9 @@ func (d *delivery) betweenCommands(c *conn, run func()) {
 
 // afterCommands calls run when every command before the number cmdSN has been
 // delivered: an immediate task management function that aborts a task set affects
-// those that were sent before it on other connections, or that are being sent again,
-// and must wait for them (RFC 7143 §4.2.3.3 b). After ackTime those that are missing
-// count as received, and as aborted.
+// the commands that were sent before it on other connections, or that are being sent
+// again, and must wait for them (RFC 7143 §4.2.3.3 b). After ackTime commands that are
+// still missing count as received and aborted.
 func (d *delivery) afterCommands(c *conn, cmdSN uint32, run func()) {
 	s := d.sess
 	s.mu.Lock()
@@ -144,15 +144,16 @@ func (d *delivery) afterCommands(c *conn, cmdSN uint32, run func()) {
 	}
 }
 
-// waitLocked makes run due at a number, or after ackTime. The caller holds sess.mu.
+// waitLocked has run called when ExpCmdSN has reached cmdSN, or after ackTime. The caller
+// holds sess.mu.
 func (d *delivery) waitLocked(c *conn, cmdSN uint32, run func()) {
 	w := &orderWait{c: c, cmdSN: cmdSN, run: run}
-	w.late = time.AfterFunc(ackTime, func() { d.plug(w) })
+	w.late = time.AfterFunc(ackTime, func() { d.giveUp(w) })
 	d.seq.waits = append(d.seq.waits, w)
 }
 
-// plug ends a wait for commands that have not come.
-func (d *delivery) plug(w *orderWait) {
+// giveUp ends a wait for commands that have not come within ackTime.
+func (d *delivery) giveUp(w *orderWait) {
 	d.sess.mu.Lock()
 	late := d.seq.forget(w)
 	if late {
@@ -170,7 +171,7 @@ func (d *delivery) deliver(c *conn, p *iscsi.PDU) {
 	s := d.sess
 	v := &services[p.BHS.Opcode()]
 	if !v.place && !p.BHS.Immediate() {
-		// It used up a CmdSN without taking a place in the window.
+		// The PDU has used up a CmdSN without taking a place in the window.
 		s.mu.Lock()
 		s.openWindowLocked()
 		s.mu.Unlock()

@@ -7,7 +7,8 @@ import (
 	"softiser/target/volume"
 )
 
-// A task is a scsi.Port, the way of its data and its status; put.go and get.go have its data:
+// A task is a scsi.Port: data and status of its command go through it. DataIn is in put.go,
+// DataOut in get.go:
 //
 // READ:   DataIn → PutData … Respond → SCSI Response
 // WRITE:  DataOut → copy what has arrived, GetData for the rest → DataOutDone …
@@ -19,8 +20,8 @@ var (
 	errDataOutBusy = errors.New("target: DataOut while another one of the task runs")
 )
 
-// Cancel implements scsi.Port: the task has been aborted, its running DataOut is
-// to end.
+// Cancel implements scsi.Port: it ends the running DataOut of an aborted task. t.Aborted is
+// asked under sess.mu, because the slot may hold another command by now.
 func (k *task) Cancel(t *scsi.Task, via volume.Port) {
 	c, ok := via.(*conn)
 	if !ok {
@@ -45,7 +46,7 @@ func (k *task) Cancel(t *scsi.Task, via volume.Port) {
 	}
 	s.mu.Unlock()
 	if running {
-		// Whoever aborts may be another session: nobody else pushes this one.
+		// The abort may come from another session, which does not push this connection.
 		c.dm.Push()
 	}
 }

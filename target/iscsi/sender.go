@@ -51,8 +51,8 @@ func (o *sender) controlData() int {
 	return n
 }
 
-// taskResponse sends the response and pushes it: it may come from a goroutine
-// that pushes another connection, or none.
+// taskResponse queues the response and pushes it, because the calling goroutine may push
+// another connection, or none.
 func (o *sender) taskResponse(itt uint32, response uint8) { o.taskResponseInfo(itt, response, 0) }
 
 // taskResponseInfo is taskResponse with additional response information (RFC 7144
@@ -103,8 +103,8 @@ func (o *sender) textResponse(itt, ttt uint32, data []byte, final, cont bool) {
 	out.Data = nil
 }
 
-// reject answers a PDU that cannot be executed with its own header (RFC 7143
-// §11.17) and releases it.
+// reject answers a PDU with a Reject, which carries the header of that PDU (RFC 7143
+// §11.17), and releases it.
 func (o *sender) reject(p *iscsi.PDU, reason iscsi.RejectReason) {
 	c := o.c
 	c.counters.rejects.Add(1)

@@ -16,22 +16,21 @@ import (
 //
 //	6 arrives: held   5 arrives: delivered, and 6 behind it   8: held   7: delivered, 8
 //
-// One goroutine delivers at a time. Whatever arrives meanwhile on another
-// connection is held, and the one that delivers takes it along: otherwise two
-// receive goroutines could pass each other between the window and the device
-// server.
+// One goroutine delivers at a time. What arrives meanwhile on another connection is
+// held, and the delivering goroutine delivers it too: otherwise two receive goroutines
+// could overtake each other between the window and the device server.
 //
-// session.mu guards it, memory excepted: its methods are called with that held.
+// session.mu guards every field but memory; the methods are called with it held.
 type sequence struct {
 	win        window
 	held       []heldPDU           // by CmdSN modulo the window; made when first needed
-	n          int                 // of them that are there
-	since      time.Duration       // when the first one came, or the last one was delivered
+	n          int                 // entries of held in use
+	since      time.Duration       // when the first of them came, or one was last delivered; since Frontend.epoch
 	skip       map[uint32]struct{} // CmdSNs that count as received (ABORT TASK of a command that never came)
-	stalled    int                 // tasks that hold up the order
-	delivering bool
-	current    heldPDU      // with the device server now
-	waits      []*orderWait // task management functions that commands are on their way before
+	stalled    int                 // tasks that hold up the order, see flagStall
+	delivering bool                // a goroutine has the right to deliver
+	current    heldPDU             // under delivery
+	waits      []*orderWait        // task management functions that wait for commands numbered before them
 	memory     heldMemory
 }
 
@@ -58,8 +57,8 @@ func (q *sequence) turn(sn uint32) bool {
 	return sn == q.win.ExpCmdSN && q.stalled == 0 && !q.delivering && !skipped
 }
 
-// begin lets the next PDU through. Whoever calls it delivers; when it reports that more
-// may follow, nobody else does before drain.
+// begin counts the next PDU as received; the caller delivers it. If begin reports that more may
+// follow, the caller alone has the right to deliver, and calls drain afterwards.
 func (q *sequence) begin(many bool) (more bool) {
 	q.advance()
 	q.delivering = many || q.held != nil || q.skip != nil || q.waits != nil
@@ -72,8 +71,8 @@ func (q *sequence) advance() {
 	q.win.publish()
 }
 
-// hold keeps a PDU ahead of its turn, which came at the time now; false when it is there
-// already or counts as received.
+// hold keeps a copy of a PDU ahead of its turn, which came at the time now, and releases p. It
+// returns false, and does neither, for a duplicate and for a number that counts as received.
 func (q *sequence) hold(c *conn, p *iscsi.PDU, now time.Duration) bool {
 	if q.held == nil {
 		q.held = make([]heldPDU, q.win.size)
@@ -97,8 +96,8 @@ func (q *sequence) take(at *heldPDU) (h heldPDU) {
 	return h
 }
 
-// next says what the one that delivers is to do: call w, deliver h, which is current from
-// here on, or, when there is neither, stop. Then others may deliver.
+// next tells the delivering goroutine what to do: call w, or deliver h, which becomes current,
+// or, if both are empty, stop. In the last case the right to deliver is given up.
 func (q *sequence) next(now time.Duration) (w *orderWait, h heldPDU) {
 	q.delivering = true
 	for {
@@ -123,8 +122,8 @@ func (q *sequence) next(now time.Duration) (w *orderWait, h heldPDU) {
 	}
 }
 
-// nextData is what has come behind the command under delivery; nil when that is all, and
-// the command is delivered.
+// nextData returns the next Data-Out that was held with the command under delivery; nil ends
+// that delivery.
 func (q *sequence) nextData() (p *iscsi.PDU) {
 	if len(q.current.data) == 0 {
 		q.current = heldPDU{}
@@ -152,7 +151,7 @@ func (q *sequence) owner(c *conn, itt uint32) *heldPDU {
 }
 
 // mayBe reports whether the command that is numbered sn, and has not been delivered,
-// may have the tag itt and be for the unit lun: it has and is, or it has not come yet.
+// may be the one with the tag itt for the unit lun: it is, or it has not arrived yet.
 func (q *sequence) mayBe(sn, itt uint32, lun uint64) bool {
 	if q.held == nil {
 		return true
@@ -184,7 +183,7 @@ func (q *sequence) skipMissing(sn uint32) {
 	}
 }
 
-// drop takes the commands out that came on c, or all for nil, and returns them.
+// drop removes the held commands that came on c, or all if c is nil, and returns them.
 func (q *sequence) drop(c *conn) (dropped []heldPDU) {
 	for i := range q.held {
 		if h := &q.held[i]; h.p != nil && (c == nil || h.c == c) {
@@ -204,7 +203,7 @@ func (q *sequence) close() []heldPDU {
 	return q.drop(nil)
 }
 
-// due takes the next wait that is over out; nil when there is none.
+// due removes and returns a wait for the number exp or an earlier one; nil if there is none.
 func (q *sequence) due(exp uint32) *orderWait {
 	for i, w := range q.waits {
 		if iscsi.SerialLessEq(w.cmdSN, exp) {
@@ -216,7 +215,7 @@ func (q *sequence) due(exp uint32) *orderWait {
 	return nil
 }
 
-// forget takes a wait out whose time is over; false when it is not there any more.
+// forget removes a wait that has timed out; false if it has ended already.
 func (q *sequence) forget(w *orderWait) bool {
 	i := slices.Index(q.waits, w)
 	if i >= 0 {
@@ -225,7 +224,7 @@ func (q *sequence) forget(w *orderWait) bool {
 	return i >= 0
 }
 
-// dismiss takes the waits of c out, or all for nil, and returns how many there were.
+// dismiss removes the waits of c, or all if c is nil, and returns how many there were.
 func (q *sequence) dismiss(c *conn) (n int) {
 	q.waits = slices.DeleteFunc(q.waits, func(w *orderWait) bool {
 		if c != nil && w.c != c {
@@ -238,9 +237,9 @@ func (q *sequence) dismiss(c *conn) (n int) {
 	return n
 }
 
-// holdData keeps a Data-Out whose command is ahead of its turn, or is being
-// delivered at this moment; false when p is none. When there is no memory for it, the
-// command will have none either.
+// holdData keeps a copy of a Data-Out whose command is held or is being delivered, and releases
+// p; false if there is no such command. Without memory for the Data-Out, a held command gives
+// up its own data too, and is marked NoRoom.
 func (q *sequence) holdData(c *conn, p *iscsi.PDU) bool {
 	h := q.owner(c, p.BHS.ITT())
 	if h == nil {

@@ -2,14 +2,14 @@ package iscsi
 
 import "softiser/internal/iscsi"
 
-// service is what becomes of the PDUs of one opcode in full feature phase.
+// service says how the PDUs of one opcode are handled in the full feature phase.
 type service struct {
-	take      func(*session, *conn, *iscsi.PDU) // releases the PDU; nil: it is rejected
-	reject    iscsi.RejectReason
-	discovery bool                              // discovery sessions know it as well (RFC 7143 §4.3)
-	behind    func(*session, *conn, *iscsi.PDU) // takes those that came behind a command that was held
-	place     bool                              // it takes a place in the command window, besides its number
-	loose     bool                              // it has no number, and is taken as it comes
+	take       func(*session, *conn, *iscsi.PDU) // handles and releases the PDU; nil: it is rejected
+	reject     iscsi.RejectReason                // used when take is nil
+	discovery  bool                              // also allowed in discovery sessions (RFC 7143 §4.3)
+	takeHeld   func(*session, *conn, *iscsi.PDU) // handles data that was held together with its command
+	place      bool                              // takes a place in the command window, besides a CmdSN
+	unnumbered bool                              // has no CmdSN, and is handled on arrival
 }
 
 // services has a row for each opcode (RFC 7143 §11.2.1.2).

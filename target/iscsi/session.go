@@ -56,24 +56,24 @@ type sessionKey struct {
 
 // session is one I_T nexus, or a discovery session.
 //
-// Each part of it does one thing and owns the table that it does it with: order brings the
-// numbered PDUs into theirs (sequence), cmds keeps commands in slots (tagTable), conns the
-// connections that come and go (members), manager carries out task management. What is
-// left is the life of the session, and what its login has made of it. session.mu guards
-// all the tables, because a command touches each.
+// Each part has one job and owns the table that it needs for it: order puts the numbered PDUs
+// into the order of their CmdSN (sequence), cmds keeps commands in slots (tagTable), conns
+// adds and removes connections (members), manager carries out task management. The session
+// itself keeps its state, and what its login has negotiated. session.mu guards all of the
+// tables, because every command touches each of them.
 //
 // Lock order: Frontend.mu before session.mu before sender.mu before whatever the
 // datamover locks. session.mu is held across the down-calls of the datamover
 // except Push, never across calls into the device server. Methods of session, its parts,
-// conn and task whose names end in Locked are called with it held; those of the tables
-// always are. Who has locked unlocks.
+// conn and task whose names end in Locked are called with it held, as are all methods of
+// the tables; they never unlock it.
 type session struct {
 	srv     *Frontend
 	node    *node // nil in discovery sessions
 	key     sessionKey
 	tsih    uint16
 	user    string        // who the initiator has proved to be; "" without authentication
-	account volume.Holder // of what its writes have of the staging memory
+	account volume.Holder // charged for the staging memory that its writes hold
 	bound   bool          // the access list says that its name is the user's
 	share   shareKey
 	known   bool        // authenticated, or named by an access list
@@ -102,15 +102,15 @@ type session struct {
 	cause  error        // guarded by mu: why it is ending
 }
 
-// assemble tells the parts whose they are.
+// assemble gives the parts their reference to s.
 func (s *session) assemble() {
 	s.order.sess, s.cmds.sess, s.conns.sess, s.manager.sess = s, s, s, s
 }
 
 func (s *session) discovery() bool { return s.node == nil }
 
-// overRDMA reports whether the session's connection is one over iSER. Who joins asks from
-// outside, while a text negotiation may be changing params.
+// overRDMA reports whether the session is over iSER. It takes the lock, because the login of
+// another connection asks while a text negotiation may be changing params.
 func (s *session) overRDMA() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -163,9 +163,9 @@ func (s *session) settings() iscsi.Settings {
 	return s.node.session().settings()
 }
 
-// retain is how long tasks without a connection are kept. The longer Time2Wait wins
-// the negotiation, so an initiator could have an hour; what the target itself would
-// wait, or keep tasks for, bounds it.
+// retain is how long tasks without a connection are kept: Time2Wait and Time2Retain (RFC
+// 7143 §13.15, §13.16). The longer DefaultTime2Wait wins the negotiation, so an initiator
+// could ask for an hour; the target's own settings bound it.
 func (s *session) retain() time.Duration {
 	own := s.settings()
 	wait := min(s.params.DefaultTime2Wait, max(own.DefaultTime2Wait, own.DefaultTime2Retain))

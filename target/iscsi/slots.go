@@ -50,17 +50,17 @@ func (m *commands) slotLocked(c *conn, p *iscsi.PDU) (*task, iscsi.RejectReason)
 	return k, 0
 }
 
-// slots are the command slots of a connection. They come in pieces, which are lent: all go
-// back when no slot is in use, so that many sessions that are at work in turns use the same few,
-// which stay in the processor's cache. Code that comes too late for a command (see volume.Request)
-// may find that its slot is another session's, or free: before it looks into the slot, it asks the
-// connection that the command came on (hasLocked). At error recovery level 2 it must not be: what an
-// aborted task has left parked stays in the slot.
+// slots are the command slots of a connection. They come in pieces borrowed from slotPieces,
+// and all pieces go back when no slot is in use: many sessions that work in turns thus share
+// a few pieces, which stay in the processor's cache. So a late call for a command that has
+// ended (see volume.Request) may find its slot free, or in use by another session: before it
+// looks into the slot it asks the connection that the command came on (hasLocked). At error
+// recovery level 2 pieces are kept, because an aborted task may leave parked data in its slot.
 type slots struct {
 	pieces []*slotPiece
-	free   *task // of those that have been used
-	fresh  int   // of those that have not: the first
-	used   int   // that have been taken
+	free   *task // slots that were used before and are free again, by task.next
+	fresh  int   // index of the first slot that has not been used yet
+	used   int   // slots in use
 }
 
 // slotPiece is slots that get their memory together.

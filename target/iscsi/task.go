@@ -45,8 +45,8 @@ func (s taskState) String() string {
 // needed and used again and again (see slots): nothing is allocated per command.
 type task struct {
 	scsi scsi.Task
-	// via is the connection that the task is allegiant to (RFC 7143 §4.2.5.1). It
-	// is written under sess.mu; who has come too late for the command reads it without.
+	// via is the connection that the task is allegiant to (RFC 7143 §4.2.5.1). It is
+	// written under sess.mu, and read without it by late calls for the command, see slots.
 	via atomic.Pointer[conn]
 
 	// Set when the command is accepted, then constant.

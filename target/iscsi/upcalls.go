@@ -8,12 +8,12 @@ import (
 
 // This file has the up-calls of the datamover that bring no PDU (iscsi.Upper).
 
-// DataCompletionNotify implements iscsi.Upper. What the session's lock is needed for is done for all of
-// the transfers together.
+// DataCompletionNotify implements iscsi.Upper. It takes the session's lock once for all of the
+// transfers, and settles slots and calls the device server after releasing it.
 func (c *conn) DataCompletionNotify(x *iscsi.Transfer) {
 	var (
-		done *task           // slots that nothing uses any more
-		told *iscsi.Transfer // those whose end the device server is to hear of
+		done *task           // slots that nothing uses any more, by task.next
+		told *iscsi.Transfer // DataOuts that are over, for DataOutDone
 	)
 	s, last := c.sess, &told
 	s.mu.Lock()

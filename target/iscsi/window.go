@@ -17,7 +17,8 @@ import (
 // longer needs its memory; slots bounds those, so that an initiator that sends
 // commands and never reads responses is stopped by its own closed window.
 //
-// session.mu guards it, but what it shows to the transmitting side, which may not lock.
+// session.mu guards every field but shown and told: the transmitting side uses those, and may
+// not take the lock (iscsi.Upper.Sequence).
 type window struct {
 	iscsi.CommandWindow
 	size   int  // places
@@ -57,8 +58,8 @@ func (w *window) update() {
 	w.publish()
 }
 
-// hidden reports whether the initiator believes the window to be closed though it is
-// open, and no response is on its way that would tell.
+// hidden reports whether the window is open although the last PDU told the initiator that it
+// is closed, and no response is due that would tell otherwise.
 func (w *window) hidden() bool {
 	return w.active == 0 && w.told.Load() == w.ExpCmdSN-1 && w.Size() > 0
 }

@@ -30,7 +30,7 @@ type Config struct {
 	Linger time.Duration
 	// SequenceTimeout is how long the target waits for the next Data-Out of a
 	// sequence at error recovery level 1 and above, before it asks for the rest
-	// again (RFC 7143 §7.5); 0 means three seconds.
+	// again (RFC 7143 §7.9); 0 means three seconds.
 	SequenceTimeout time.Duration
 	// Memory bounds what the peers of all connections together leave here: data
 	// segments that arrive, answers that are not read, what is kept for recovery.

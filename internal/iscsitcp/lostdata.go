@@ -6,7 +6,7 @@ import (
 	"softiser/internal/iscsi"
 )
 
-// Recovery of Data-Outs at error recovery level 1 and above (RFC 7143 §7.5, §7.8):
+// Recovery of Data-Outs at error recovery level 1 and above (RFC 7143 §7.8, §7.9):
 // what is missing of a sequence is asked for with an R2T of its own.
 //
 //	R2T 0: 0-64K       Data-Out 0 ✓  1 ✗ (digest)  2 ✓  (lost)  4 ✓ F
@@ -53,7 +53,7 @@ func (rec *recovery) watch() {
 }
 
 // lookForLate asks again for what has not come within the time-out (sequence
-// reception time-out, RFC 7143 §7.5). Over a slow network that of an R2T begins once data of those before it has come:
+// reception time-out, RFC 7143 §7.9). Over a slow network that of an R2T begins once data of those before it has come:
 // what is asked for again then waits behind it once more, and what comes meanwhile is thrown away.
 func (rec *recovery) lookForLate() {
 	c := rec.c

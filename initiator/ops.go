@@ -100,8 +100,8 @@ func beginCDB(_ *LUN, r *request, _ *geometry) error {
 	return nil
 }
 
-// WRITE SAME and UNMAP never have a FUA bit (SBC-3 §5.52, §5.35), the others where DPOFUA
-// is set.
+// noFUA and the functions below are values of operation.bare. WRITE SAME and UNMAP have no FUA
+// bit (SBC-3 §5.43, §5.28), the other commands have one where the target sets DPOFUA.
 func noFUA(g *geometry) bool      { return !g.fua }
 func always(*geometry) bool       { return true }
 func bareZeroes(g *geometry) bool { return g.maxSame > 0 || !g.fua }

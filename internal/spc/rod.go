@@ -2,7 +2,7 @@ package spc
 
 import "encoding/binary"
 
-// Offloaded data transfer (SBC-3 §5.7, §5.44; SPC-4 §6.18): POPULATE TOKEN makes a
+// Offloaded data transfer (SBC-3 §5.7, §5.46; SPC-4 §6.18): POPULATE TOKEN makes a
 // ROD token that stands for blocks of one logical unit, RECEIVE ROD TOKEN
 // INFORMATION fetches it, WRITE USING TOKEN on another one (or the same) copies
 // what it stands for without moving data over the wire.

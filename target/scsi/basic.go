@@ -12,7 +12,7 @@ import (
 // say.
 func cmdTestUnitReady(t *Task) { t.good() }
 
-// cmdRequestSense answers REQUEST SENSE (SPC-4 §6.37): a pending unit attention,
+// cmdRequestSense answers REQUEST SENSE (SPC-4 §6.39): a pending unit attention,
 // an operation in progress, or nothing.
 func cmdRequestSense(t *Task) {
 	var s spc.Sense

@@ -23,7 +23,7 @@ func firstDiff(a, b []byte) int {
 }
 
 // miscompare ends the task with MISCOMPARE and the offset, in the Data-Out, of
-// the first byte that differs (SBC-3 §4.18, §5.3).
+// the first byte that differs (SBC-3 §4.18, §5.2).
 func miscompare(t *Task, off int64) {
 	s := spc.Sense{Key: spc.KeyMiscompare, ASC: spc.ASCMiscompare, InfoValid: true, Info: uint64(off)}
 	t.check(&s)
@@ -45,7 +45,7 @@ func compareWith(t *Task, p []byte, off, at int64) bool {
 	return whole && ok
 }
 
-// cmdVerify is VERIFY(10), (12), (16) (SBC-3 §5.33): BYTCHK 00b reads the blocks,
+// cmdVerify is VERIFY(10), (12), (16) (SBC-3 §5.29): BYTCHK 00b reads the blocks,
 // 01b compares them with as many, 11b each with the same one. 10b is reserved.
 func cmdVerify(t *Task) {
 	bs := int64(1) << t.lu.geo().Shift
@@ -125,7 +125,7 @@ func sameBlocks(t *Task, p []byte, off, n int64) bool {
 	return whole && ok
 }
 
-// cmdWriteVerify is WRITE AND VERIFY(10), (12), (16) (SBC-3 §5.43): the blocks are
+// cmdWriteVerify is WRITE AND VERIFY(10), (12), (16) (SBC-3 §5.37): the blocks are
 // written, made durable, read back and, whatever BYTCHK says, compared.
 func cmdWriteVerify(t *Task) {
 	if t.io.ByteCheck() > 1 {
@@ -150,7 +150,7 @@ func cmdWriteVerify(t *Task) {
 	t.chunk.all(t.n, work)
 }
 
-// cmdCompareAndWrite is COMPARE AND WRITE (SBC-3 §5.3): the first half of the
+// cmdCompareAndWrite is COMPARE AND WRITE (SBC-3 §5.2): the first half of the
 // Data-Out must be what the blocks hold, then the second half replaces it.
 // Between the two nobody else touches the blocks. 0 blocks do nothing.
 func cmdCompareAndWrite(t *Task) {
@@ -179,7 +179,7 @@ func (lu *LU) maxCompare() uint32 {
 	return min(maxCompareBlocks, uint32(volume.StageBytes/2)>>lu.geo().Shift)
 }
 
-// cmdOrWrite is ORWRITE(16) (SBC-3 §5.8): the blocks become the OR of what they
+// cmdOrWrite is ORWRITE(16) (SBC-3 §5.5): the blocks become the OR of what they
 // hold and the Data-Out.
 func cmdOrWrite(t *Task) {
 	t.chunk.all(t.n, func(t *Task, p []byte) bool {

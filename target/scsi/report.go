@@ -146,7 +146,7 @@ func cmdReportGroups(t *Task) {
 	t.reply(b, binary.BigEndian.Uint32(t.CDB[6:]))
 }
 
-// appendGroup appends the descriptor of a target port group (SPC-4 §6.33): all states but
+// appendGroup appends the descriptor of a target port group (SPC-4 §6.37): all states but
 // logical block dependent are supported.
 func appendGroup(b []byte, state, cause byte, id uint16, ports []uint16) []byte {
 	b = append(b, state, 0xCF)
@@ -206,7 +206,7 @@ func cmdReceiveDiagnostic(t *Task) {
 	t.reply(b, uint32(binary.BigEndian.Uint16(t.CDB[3:])))
 }
 
-// cmdReadDefects is READ DEFECT DATA(10) and (12) (SBC-3 §5.13, §5.14): the list asked for,
+// cmdReadDefects is READ DEFECT DATA(10) and (12) (SBC-3 §5.17, §5.18): the list asked for,
 // which is empty.
 func cmdReadDefects(t *Task) {
 	b := t.data.get(8)[:0]

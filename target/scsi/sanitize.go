@@ -7,7 +7,7 @@ import (
 	"softiser/target/volume"
 )
 
-// SANITIZE (SBC-3 §5.21) changes every block so that its old content cannot be
+// SANITIZE (SBC-3 §5.24) changes every block so that its old content cannot be
 // read back; see volume/rewrite.go. Cryptographic erase is not there: the target
 // does not encrypt, so there is no key to change.
 

@@ -79,7 +79,7 @@ func unmapJob(t *Task) {
 	t.committed()
 }
 
-// cmdWriteSame is WRITE SAME(10) and (16) (SBC-3 §5.45, §5.46): one block of Data-Out
+// cmdWriteSame is WRITE SAME(10) and (16) (SBC-3 §5.43, §5.44): one block of Data-Out
 // (none with NDOB: zeroes) fills the range; with UNMAP, blocks that would read
 // as that anyway are deallocated. 0 blocks is refused (WSNZ).
 func cmdWriteSame(t *Task) {

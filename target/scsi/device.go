@@ -30,13 +30,12 @@ type Config struct {
 	// GROUPS. Otherwise only this side changes them (TPGS 1): an initiator sees one
 	// target, and does not know what another one with the same data is doing.
 	ExplicitALUA bool
-	// StateDir keeps what must survive a restart: persistent reservations with
-	// APTPL and saved mode pages (empty: neither is offered), and of what has been
-	// flushed at an orderly end that it was.
+	// StateDir is the folder of what must survive a restart: persistent reservations with
+	// APTPL, saved mode pages, and a note, made at an orderly end, that everything has been
+	// flushed. Empty: neither APTPL nor saving of mode pages is offered.
 	StateDir string
-	// Fault, when set, is told what a volume could not do for a command: errors of
-	// its backing store, space that is missing. It may be called at any rate from
-	// any goroutine and must not wait.
+	// Fault, when set, is called with each error of a volume's backing store, lack of
+	// space included. It may be called at any rate, from any goroutine, and must not block.
 	Fault func(lun uint16, err error)
 	// Staging is the memory into which units with verified placement receive; nil:
 	// blockdev.DefaultPool.
@@ -155,10 +154,10 @@ func (d *Device) setLocked(n uint16, lu *LU) {
 	}
 }
 
-// takeAwayLocked frees the number of lu, which stays within reach of task management
-// until its last task has ended. It is entered among those that leave first, so that
-// whoever looks for its tasks there after it has not found it under its number finds
-// it. Preconditions: d.mu is held.
+// takeAwayLocked frees the number of lu, whose tasks task management can still reach until the
+// last one has ended. lu is added to leaving before it is removed from luns, so that a reader
+// that looks at luns first and leaving second finds it in one of them. Preconditions: d.mu is
+// held.
 func (d *Device) takeAwayLocked(lu *LU) {
 	l := append(slices.Clone(*d.leaving.Load()), lu)
 	d.leaving.Store(&l)

@@ -17,7 +17,7 @@
 // LUN, ALUA states, read-only and unit attentions belong to the place.
 //
 // Threads. Execute runs a command on the connection's receive goroutine as far
-// as it goes without waiting: a READ whose data are resident is answered there.
+// as it goes without waiting: a READ whose data is resident is answered there.
 // What may wait for storage goes to the bounded worker pool of its volume,
 // so a slow volume never delays another one on the same connection.
 // Nothing in this package waits for a peer while it holds a lock or a worker.
@@ -27,7 +27,7 @@
 //	Device.mu   LU and nexus registries; never taken per command
 //	modes.mu    changes of mode parameters; held across fsync
 //	(the locks of package volume)
-//	unit.mu     the places of a unit, who prevents the removal of its medium
+//	unit.mu     the places of a unit, nexuses that prevent the removal of its medium
 //	LU.mu       nexuses of a place, their unit attentions and latencies
 //
 // What every command must see without a lock is published by atomics: the LU

@@ -78,15 +78,15 @@ func (t *Task) trimCDB() {
 	t.CDB = t.CDB[:size]
 }
 
-// orders are how task attributes order commands; TaskAttr ACA has been refused.
+// orders translates task attributes (SAM-5 §8.6); AttrACA has been refused.
 var orders = [...]volume.Order{AttrUntagged: volume.Simple, AttrSimple: volume.Simple, AttrOrdered: volume.Ordered, AttrHeadOfQueue: volume.HeadOfQueue}
 
-// enable starts a task that is in the task set and whose turn has come. The unit
-// may have changed since it arrived, even if it did not wait: it is the command
-// that enters the enabled state which has to respect a reservation (SPC-4 §5.12.1),
-// and once PREEMPT AND ABORT has been answered nothing of the preempted initiator
-// may follow. What its abort has not found in the task set finds here what was
-// published before the abort looked.
+// enable starts a task that is in the task set and whose turn has come. It checks gates and
+// reservation again, even for a task that did not wait: a reservation applies to the command
+// that enters the enabled state (SPC-4 §5.12.1), and once PREEMPT AND ABORT has been
+// answered, no command of the preempted initiator may take effect. A task that entered the
+// task set too late to be aborted by it sees the new reservation here, as that is published
+// before the abort looks for tasks.
 func (t *Task) enable() {
 	lu := t.lu
 	if g := lu.gates() & t.op.gates; g != 0 {

@@ -39,8 +39,8 @@ type LUConfig struct {
 
 	ReadOnly  bool // write-protected for every initiator of this LUN
 	Removable bool
-	// Workers is how many goroutines wait for the volume at most (default 8), QoS its rate
-	// limits. Of a volume that is served already they do not count: see LU.SetWorkers and
+	// Workers is how many goroutines may wait for the volume (default 8), QoS its rate
+	// limits. For a volume that is served already they are ignored: see LU.SetWorkers and
 	// LU.SetQoS.
 	Workers int
 	QoS     QoS

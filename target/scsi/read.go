@@ -9,9 +9,9 @@ import (
 	"softiser/target/volume"
 )
 
-// READ(6), (10), (12), (16). The volume lends the memory of the blocks, the
-// port sends it from there. Residuals (RFC 7143 §11.4.5): an initiator that has
-// room for less than the CDB asks gets that much and OVERFLOW, and no error.
+// READ(6), (10), (12), (16) (SBC-3 §5.11). The volume lends the memory of the blocks, and the
+// port sends it from there. An initiator whose buffer is shorter than the CDB asks gets what
+// fits, GOOD, and a residual with OVERFLOW (RFC 7143 §11.4.5).
 
 func cmdRead(t *Task) {
 	t.Wanted = uint32(t.n)
@@ -25,8 +25,8 @@ func cmdRead(t *Task) {
 // readJob is cmdRead's continuation on a worker.
 func readJob(t *Task) { readBlocks(t, blockdev.Wait) }
 
-// readBlocks lends the blocks of a READ to the transport. What would block goes on on a
-// worker.
+// readBlocks lends the blocks of a READ to the transport, and answers it. With NoWait it hands
+// what would block to a worker, which calls it again with Wait.
 func readBlocks(t *Task, m blockdev.Mode) {
 	lu := t.lu
 	want := min(t.Wanted, t.InLen)
@@ -73,9 +73,9 @@ func appendUpTo(dst, src [][]byte, n int) [][]byte {
 	return dst
 }
 
-// scan reads a range into a pooled buffer, piece by piece, and gives
-// each piece to f with its offset; f returning false ends the walk. It runs on a
-// worker. An error has ended the task.
+// scan reads [off, off+n) of the volume, in bytes, piece by piece into a pooled buffer, and
+// calls f for each piece until f returns false. It runs on a worker. It returns false when a
+// read has failed or the task was aborted, and has then ended the task.
 func (t *Task) scan(off, n int64, f func(off int64, p []byte) bool) bool {
 	buf := t.dev.bufs.Get(volume.BufferSizes[len(volume.BufferSizes)-1])
 	defer t.dev.bufs.Put(buf)

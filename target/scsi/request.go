@@ -9,7 +9,7 @@ import (
 // request is a Task as its volume sees it.
 type request Task
 
-// taskOf returns the task that an op is part of; nil for one that came by another wire.
+// taskOf returns the task that an op is part of; nil for an op of another front end.
 func taskOf(o *volume.Op) *Task {
 	r, _ := o.Request().(*request)
 	return (*Task)(r)
@@ -100,8 +100,10 @@ func (t *Task) writing(job func(*Task)) {
 	t.lu.vol.JoinWrites(&t.Op)
 }
 
-// end is the last step of every task: out of the task set, status to the port,
-// then the task management functions that waited for it.
+// end is the last step of every task: it leaves the task set, its status goes to the port,
+// and then the task management functions that waited for it go on. An aborted task gets the
+// status that its abort calls for (TAS), and CHECK CONDITION may abort other tasks (QERR;
+// both SPC-4 §7.5.8).
 func (t *Task) end() {
 	lu := t.lu
 	if lu == nil || !t.Op.InSet() {

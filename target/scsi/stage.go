@@ -5,9 +5,9 @@ import (
 	"softiser/target/volume"
 )
 
-// chunks is the Data-Out of a command in pieces. Commands that look at theirs (VERIFY,
+// chunks is the Data-Out of a command in pieces. Commands that examine their data (VERIFY,
 // COMPARE AND WRITE, ORWRITE, WRITE ATOMIC, WRITE AND VERIFY, WRITE SAME) stage it in pool
-// memory, one chunk after another, and work on it on a worker:
+// memory, one chunk after another, and process each chunk on a worker:
 //
 //	next --> fetch --> stageArrived --> stageWork --> next …
 //	                          (worker, for an exclusive command with
@@ -16,14 +16,13 @@ import (
 // Task.n is the length of the Data-Out.
 type chunks struct {
 	t      *Task
-	work   func(*Task, []byte) bool // what a chunk is for
-	done   int64                    // bytes that are finished
-	staged int                      // bytes of the chunk under way that go through WriteAt
+	work   func(*Task, []byte) bool // processes a chunk; false: it has ended the task
+	done   int64                    // bytes of Data-Out that are finished
+	staged int                      // bytes at the front of the current chunk that are staged
 }
 
-// all begins: n bytes of Data-Out, work for each chunk. work returns
-// false when it has ended the task; done ends a task whose chunks are all
-// worked on.
+// all begins the chunks of a command with n bytes of Data-Out, and calls work for each. It
+// refuses the command if the initiator sends less.
 func (c *chunks) all(n int64, work func(*Task, []byte) bool) {
 	if wantOut(c.t, n) {
 		c.begin(n, work)
@@ -100,7 +99,7 @@ func stageArrived(t *Task) {
 	}
 }
 
-// stageHeld is stageWork of a command that has its blocks now.
+// stageHeld is stageWork for a command that has just got its blocks exclusively.
 func stageHeld(t *Task) {
 	if t.enabledStill() {
 		stageWork(t)
@@ -122,7 +121,7 @@ func stageWork(t *Task) {
 	t.data.put()
 	if t.chunk.done < t.n {
 		if t.op.hold == volume.HoldStaged {
-			t.lu.vol.Yield(&t.Op) // nobody should wait for this initiator
+			t.lu.vol.Yield(&t.Op) // other commands must not wait for this initiator's data
 		}
 		t.chunk.next()
 		return
@@ -161,8 +160,9 @@ func (t *Task) store(p []byte, off int64) bool {
 	return t.flushed(off, int64(len(p)))
 }
 
-// fua reports whether the command must make its data durable itself: a volume
-// without a write cache does so with every write.
+// fua reports whether the command has to make its data durable: by its FUA bit, or because
+// the write cache is turned off (WCE 0). A device that has no write cache (Info.WriteCache)
+// makes every write durable by itself.
 func (t *Task) fua() bool {
 	if !t.lu.geo().Info.WriteCache {
 		return false

@@ -39,9 +39,9 @@ type Task struct {
 	Port    Port     // where data and status go
 	InLen   uint32   // Data-In bytes the initiator has room for (expected data transfer length)
 	OutLen  uint32   // Data-Out bytes the initiator will send
-	Arrived []byte   // immediate data that came with the command; borrowed until Respond
-	// UnsolicitedLen is how many bytes of Data-Out arrive without being asked
-	// for, Arrived included; the port merges them into the next DataOut.
+	Arrived []byte   // immediate and unsolicited data that has arrived; borrowed until Respond
+	// UnsolicitedLen is how many leading bytes of Data-Out came without being asked for
+	// (those of Arrived); DataOut copies them from there, and fetches only the rest.
 	UnsolicitedLen uint32
 
 	// Set by the device server before Respond.
@@ -62,12 +62,12 @@ type Task struct {
 	lu        *LU  // nil: the LUN names none
 	itl       *itl // its side of the nexus
 	op        *command
-	told      bool        // a reset that has ended it found TAS set; written with the volume's lock held
-	job       func(*Task) // what it goes on with when it has waited
+	told      bool        // a reset that aborted it found TAS set; written with the volume's lock held
+	job       func(*Task) // continuation after a wait, see request.Step
 	io        spc.IO      // decoded CDB of a medium access command
 	off       int64       // byte range of the medium access
-	n         int64
-	span      int64 // bytes that WRITE SAME fills
+	n         int64       // its length; for parameter lists and chunks, that of the Data-Out
+	span      int64       // bytes that WRITE SAME fills
 	chunk     chunks
 	data      transfer
 }
@@ -81,25 +81,26 @@ type Port interface {
 	DataIn(t *Task, off uint32, segs [][]byte) error
 	// DataOut fetches [off, off+len(segs)) of the initiator's buffer into segs;
 	// unsolicited bytes are copied from where they arrived. Task.DataOutDone is
-	// called when all of it is there, or with the error; never from inside
-	// DataOut. The slice of slices stays valid until then. If DataOut itself
-	// returns an error, DataOutDone is not called.
+	// called when all of it is there, or with the error; from inside DataOut if
+	// nothing has to be fetched, so t may have ended when DataOut returns. The slice
+	// of slices stays valid until then. If DataOut itself returns an error,
+	// DataOutDone is not called.
 	DataOut(t *Task, off uint32, segs [][]byte) error
-	// Cancel ends a DataOut of t that is under way, because t has been aborted:
-	// DataOutDone follows, with an error, as soon as nothing more can arrive. via is
-	// what Via has returned while the task was surely there. It is a no-op for a task
-	// without a DataOut, or whose Aborted is false when checked under the port's own
-	// lock (the slot holds a new command by then), and leaves a slot alone that is not
-	// via's any more. It may be called on any goroutine, without locks held.
+	// Cancel ends a running DataOut of t, because t has been aborted: DataOutDone
+	// follows, with an error, as soon as nothing more can arrive. The call may come
+	// late. via is what Via returned while t had not ended; Cancel is a no-op if the
+	// slot of t does not belong to via any more, if t is not Aborted (checked under the
+	// port's own lock: the slot then holds a new command), and if no DataOut runs. It
+	// may be called on any goroutine, without locks held.
 	Cancel(t *Task, via volume.Port)
 	// Respond queues the SCSI Response. Afterwards the task belongs to the
 	// session layer, which calls Task.Release once data and status no longer
 	// need its memory. It may be called on any goroutine, without locks held.
 	Respond(t *Task)
-	// Via transmits what a worker has queued for the task, which may have ended by then; the
-	// task has not when it is asked for.
+	// Via returns the port that transmits what is queued for the task. It is called while
+	// the task has not ended; the result may be used after that.
 	Via() volume.Port
-	// Describe says which command of which connection the task is; Task knows the rest.
+	// Describe fills in the connection and the tag of the command; Task fills in the rest.
 	Describe(*volume.TracedCommand)
 }
 
@@ -131,8 +132,8 @@ func (t *Task) reset(d *Device) {
 	t.Op.Init((*request)(t))
 }
 
-// DataOutDone tells that the Data-Out asked for has arrived, or that it will
-// not (err).
+// DataOutDone goes on with the task when the DataOut that it has asked for is complete, or
+// has failed with err. The task may have ended when it returns.
 func (t *Task) DataOutDone(err error) {
 	switch {
 	case t.Aborted():

@@ -18,13 +18,13 @@ type transfer struct {
 	cont     func(*Task) // what runs when DataOut has completed
 }
 
-// stageFree is the staging buffer that every command may have, bytes.
+// stageFree is the longest staging buffer that is not counted, bytes.
 const stageFree = 8 << 10
 
-// stage is get for n bytes that the initiator is to fill, for which there must be
-// room in what all initiators have together. It reports false when there is none. A
-// little is free for every command: what has come with one and is to be joined with
-// the rest is no longer over iSER, and the window bounds how many there are.
+// stage is get for n bytes that the initiator is to fill, counted against Config.Staging,
+// which all initiators share. It reports false when that has no room. Up to stageFree bytes
+// are not counted: over iSER, immediate data that has to be joined with the rest of a WRITE
+// is no longer than that, and the command window bounds how many such buffers there are.
 func (d *transfer) stage(n int) bool {
 	d.put()
 	if n > stageFree {

@@ -8,18 +8,18 @@ import (
 	"softiser/target/volume"
 )
 
-// WRITE(6), (10), (12), (16). The volume lends memory (with verified placement a
-// verifier does, see placement.go), the port fills it, Commit makes it the content.
-// Bytes that came unasked (immediate and unsolicited data) go through WriteAt
-// instead, so that Go code never touches a mapping:
+// WRITE(6), (10), (12), (16) (SBC-3 §5.33). The volume lends memory (with verified placement
+// a verifier does, see target/volume/placement.go), the port fills it, and Commit makes it the
+// content of the blocks. Immediate and unsolicited data goes through WriteAt instead, so that
+// Go code never touches a mapping:
 //
 //	        |<-- staged: WriteAt -->|<-- lease: Commit -->|
 //	   off  +-----------------------+---------------------+  off+chunk
 //
-// A long WRITE is fetched and committed in chunks. A WRITE whose initiator
-// sends less than the CDB says (RFC 7143 §11.4.5.1 leaves the choice) writes what
-// came, a last part of a block included, see chunks.cut; one that sends more
-// writes what the CDB says. Both are GOOD with the residual.
+// A long WRITE is fetched and committed in chunks. If the initiator sends less than the
+// CDB says, what it sends is written, including a last part of a block (see chunks.cut; RFC
+// 7143 §11.4.5.1 leaves the choice). If it sends more, only what the CDB says is written.
+// Both end with GOOD and a residual.
 
 func cmdWrite(t *Task) {
 	if int64(t.OutLen) < t.n {
@@ -78,7 +78,7 @@ func writeChunk(t *Task, m blockdev.Mode) {
 	t.data.fetch(uint32(t.chunk.done), writeArrivedChunk)
 }
 
-// writeArrived writes a command whose data all came with it.
+// writeArrived writes a command all of whose data has arrived unsolicited.
 func writeArrived(t *Task, m blockdev.Mode) {
 	if m == blockdev.NoWait && t.fua() {
 		t.toSyncer(writeJob)
@@ -92,7 +92,7 @@ func writeArrived(t *Task, m blockdev.Mode) {
 	commitChunk(t, t.Arrived[:t.n], m)
 }
 
-// writeMade ends a command that a worker has written as a whole.
+// writeMade ends a command whose data a worker has written (volume.ToWriter).
 func writeMade(t *Task) {
 	if err := t.Written(); err != nil {
 		t.failErr(err, volume.Writing)
@@ -134,7 +134,8 @@ func commitChunk(t *Task, staged []byte, m blockdev.Mode) {
 			t.failErr(err, volume.Writing)
 			return
 		}
-		// The cache may have been turned off meanwhile, and flushed before these blocks were in it.
+		// The write cache may have been turned off since fua was asked, and been flushed
+		// before these blocks were in it.
 		if !fua && !t.flushed(t.Lease.Off, int64(t.Lease.Len)) {
 			return
 		}
@@ -154,12 +155,13 @@ func commitChunk(t *Task, staged []byte, m blockdev.Mode) {
 	committed(t, n, m)
 }
 
-// committed goes on when n bytes more are the content of their blocks.
+// committed goes on after n more bytes have become the content of their blocks: with the next
+// chunk, or with the status. m says whether that happened on a worker.
 func committed(t *Task, n int64, m blockdev.Mode) {
 	t.Op.Stamp(volume.Committed)
 	t.chunk.done += n
 	if t.chunk.done < t.n {
-		writeChunk(t, blockdev.NoWait) // who commits does not wait for staging memory
+		writeChunk(t, blockdev.NoWait) // a worker that commits must not wait for staging memory
 		return
 	}
 	c := &t.lu.vol.Counters

@@ -9,19 +9,18 @@ import (
 	"softiser/internal/list"
 )
 
-// Op is a command in execution, as far as its volume has to do with it: who asks, in
-// which order, for which blocks, where it is, and whether it has been aborted. The
-// request of a front end embeds one in each of its preallocated slots, so that nothing
-// is allocated for a command:
+// Op is what a volume knows of a command in execution: its client, its order, its blocks, its
+// state, and whether it has been aborted. The request of a front end embeds one in each of
+// its preallocated slots, so that nothing is allocated per command:
 //
 //	Init --> Cover --> Tasks.Admit --> (Throttle, ToWorker, Exclusively, …) --> Tasks.Leave --> Release
 //
 // Between Admit and Leave it is in the task set of its volume.
 type Op struct {
 	// Set by the front end between Init and Admit.
-	Client *Client // who asks
+	Client *Client // the sender
 	Order  Order
-	Bytes  int64 // what it moves, as far as rate limits count it
+	Bytes  int64 // bytes that count against the rate limit
 
 	req     Request
 	set     *Tasks // nil before Admit
@@ -37,8 +36,8 @@ type Op struct {
 	node    list.Node[Op] // in the task set
 	qnext   *Op           // dormant, worker or throttle queue; in that of a shareRing guarded by shares.mu
 	inTurn  bool          // the worker queue has it as one of pool.turns
-	syncs   bool          // what it is queued for makes data durable
-	commits bool          // and gives staging memory back
+	syncs   bool          // its queued step makes data durable, see ToSyncer
+	commits bool          // its queued step gives staging memory back, see ToCommitter
 	waits   []*Wait
 	timer   *time.Timer   // bounds a Blocked op
 	copying *Copy         // what the command does
@@ -53,14 +52,14 @@ type Request interface {
 	// locks, on a worker or on whichever goroutine ended the wait. Afterwards the slot
 	// may belong to another command.
 	Step(Cause)
-	// Via is the port where what the command queues goes out. It is asked for while the command
-	// is surely there, and used when it may be gone.
+	// Via returns the port that transmits what the command queues. It is called while the
+	// command has not ended; the port may be used after that.
 	Via() Port
-	// Cancel ends the data phase of the command at a port that Via has returned,
-	// because it has been aborted. The slot may hold another command by then, which is
-	// not to be touched. No locks are held.
+	// Cancel ends the data phase of an aborted command. The port is one that Via has
+	// returned. If the slot holds another command by now, Cancel leaves it alone. No locks
+	// are held.
 	Cancel(Port)
-	// Describe says what is known of the command on its arrival, for a Trace. No locks are held.
+	// Describe fills in what is known of the command on its arrival. No locks are held.
 	Describe(*TracedCommand)
 }
 
@@ -137,10 +136,9 @@ var nextStates = fsm.Of([][]State{
 	Staging:   {Running, Queued},
 })
 
-// to is the only writer of o.state. A transition that the table does not have is a
-// mistake of ours: it is not made, as whoever else holds the op relies on where it is,
-// and Config.Fault is told. Preconditions: the lock of its task set is held, or it is
-// in none.
+// to is the only writer of o.state. A transition that the table does not have is an internal
+// error: the state stays, because the queue that holds the op relies on it, and Config.Fault
+// is called. Preconditions: the lock of its task set is held, or it is in none.
 func (o *Op) to(s State) {
 	if nextStates.Has(o.state, s) {
 		o.state = s

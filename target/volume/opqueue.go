@@ -1,6 +1,7 @@
 package volume
 
-// workQueue is what waits for a worker, but for reads: what commits goes before the others. The zero value is empty.
+// workQueue holds the ops that wait for a worker, except short reads (see reads). Ops that
+// commit go before the others. The zero value is empty.
 type workQueue struct{ commits, others opQueue }
 
 // of returns the queue that o belongs in.
@@ -22,8 +23,8 @@ func (q *workQueue) head() *Op {
 // pop takes out what is next, which must be there.
 func (q *workQueue) pop() *Op { return q.of(q.head()).pop() }
 
-// opQueue is a queue of ops, linked by qnext: an op is in one at a time. The zero value is
-// empty. Who uses it holds Tasks.mu.
+// opQueue is a FIFO of ops, linked by qnext: an op is in one queue at a time. The zero value is
+// empty. Tasks.mu guards it.
 type opQueue struct{ head, tail *Op }
 
 // push puts o last.

@@ -2,24 +2,25 @@ package volume
 
 import "time"
 
-// A worker that answers command after command would send each answer by a call of its
-// own, and wake the initiator for it. While its steps are short it owes the ports their
-// pushes instead, and pays when it has no next command, or a batch. A push of the same
-// connection from elsewhere sends what is owed as well. A connection that receives pushes all
-// the time, so a write that goes in turn is not even answered before the worker pays: else
-// the batch would leave in pieces. The worker pays itself: a goroutine that pays while the worker
-// writes on was slower, see benchmarks/LIMITS.md.
+// A worker that pushed after each command would send every answer by a system call of its
+// own, and wake the initiator for each. While its steps are short it postpones the pushes (it
+// owes them) and makes them up (it pays) when it has no next command, or a batch. Any other push
+// of the same connection sends those answers too; as a connection that receives pushes all the
+// time, a write that goes in turn (turns.go) is not even answered before the worker pays, or
+// the batch would leave in pieces. A separate goroutine that pays while the worker goes on
+// writing was slower, see benchmarks/LIMITS.md.
 //
-// Nobody shall wait for somebody else's storage: only writes are looked at as short, and
-// only after some in a row were. What a write into the page cache waits for now and then,
-// a throttled disk, holds the inode's lock, so that those behind it wait as well. Writes that have
-// been made and not answered wait for writes in turn only, and not for what makes data durable or
-// punches a hole. Such a write may wait for a peer that has its blocks; that has a limit.
+// No answer may wait for the storage of another command: only writes count as short, and only
+// after several in a row were. A write into the page cache waits only when the kernel throttles
+// it; it then holds the inode's lock, so that the writes behind it would wait anyway. Writes
+// that are made but not answered wait for writes in turn only, never for a step that makes data
+// durable or punches a hole. A write in turn may wait for a peer that has its blocks; that wait
+// is bounded.
 const (
 	owedMost  = 16                     // debts, at most
 	owedLong  = 200 * time.Microsecond // how long an answer is kept while steps are short
 	stepShort = 100 * time.Microsecond // a step that has waited for no storage
-	stepsSure = 8                      // so many short ones in a row, and the next is taken for one, too
+	stepsSure = 8                      // after so many short steps in a row the next one is expected to be short
 )
 
 // owed is what a worker has not pushed yet.

@@ -100,8 +100,8 @@ func (v *verifier) CommitLeaseUntil(l *blockdev.Lease, fua bool, stop blockdev.S
 	return nil
 }
 
-// CommitMayBlock implements blockdev.Lender. Where copying does not wait, see
-// the front end.
+// CommitMayBlock implements blockdev.Lender. Whether the copy would really wait is found out
+// by placing.CommitWaits.
 func (v *verifier) CommitMayBlock(*blockdev.Lease, bool) bool { return true }
 
 // ReleaseLease implements blockdev.Lender.
@@ -143,11 +143,11 @@ func (p *placing) CommitWaits(l, probe *blockdev.Lease, fua bool) bool {
 // claimPage is a multiple of what devices round claims of a range to.
 const claimPage = 4096
 
-// WritesAtOnce reports whether WriteAt would wait neither for storage nor for what is
-// lent: a write lease that can be had without waiting, for which probe is used, shows that
-// the memory behind the blocks is there. Of marked blocks the marks have to be taken away, which
-// waits. A WriteAt that claims whole pages would wait beside a lease
-// that shares one, and the data of that lease may be due on this very goroutine.
+// WritesAtOnce reports whether WriteAt of [off, off+n), in bytes, would wait neither for storage
+// nor for a lease. It tries a write lease in probe, without waiting: if that succeeds, the
+// memory behind the blocks is there. It is false for marked blocks, as removing the marks
+// waits, and for parts of pages if WriteAt claims whole ones: it would wait for a lease that
+// shares a page, whose data may have to be received by this very goroutine.
 func (p *placing) WritesAtOnce(probe *blockdev.Lease, off int64, n int) bool {
 	if (off|int64(n))&(claimPage-1) != 0 && n > p.blocks.medium.dev.Info().ExactWrite || p.blocks.marked(off, int64(n)) || p.blocks.medium.dev.LeaseWrite(probe, off, n, blockdev.Probe) != nil {
 		return false

@@ -10,17 +10,17 @@ import (
 // the range table: it knows the blocks of every command in execution, so reads and
 // writes pay nothing for this while no exclusive command is there.
 //
-// Rules. When its data have arrived, an exclusive command announces its range;
+// Rules. When its data has arrived, an exclusive command announces its range;
 // commands that arrive from then on and overlap it stay dormant. It starts when
-// the overlapping commands and the earlier exclusives that were already running
-// have ended; until then it is blocked, without occupying a worker. A write
-// waits for its initiator's data, so this is bounded: after RetryAfter the
-// command goes on with TimeOut and nothing done, and its initiator tries again.
+// the overlapping commands that were running already, and earlier exclusives, have
+// ended; until then it is blocked, without occupying a worker. As a running write may
+// be waiting for its initiator's data, that wait is bounded: after RetryAfter the
+// command ends with TimeOut and nothing done, and its initiator tries again.
 //
-// Whoever looks at the blocks therefore sees the command done or not begun:
-// reads that run are waited for as well. (What a read has lent to the transport
-// when its status goes out is the device's affair: a write to blocks that are
-// lent waits for their return.)
+// Every other command therefore sees the exclusive one as done or not begun, as running
+// reads are waited for as well. (Memory that a read has lent to the transport when its
+// status goes out is protected by the device: a write to lent blocks waits for their
+// return, see blockdev.Ranges.)
 //
 // A copy is one command that touches blocks of several volumes, piece by piece. It
 // claims each piece, of one volume at a time, while it reads or writes it. Claims and
@@ -32,19 +32,20 @@ import (
 // RetryAfter is how long a command waits for its blocks.
 const RetryAfter = 2 * time.Second
 
-// Exclusively makes the range of o, which runs, its alone, then has a worker call its
-// Step, with TimeOut when that took too long. It holds the range until it leaves the
-// task set or Yield is called.
+// Exclusively waits until o, which is Running, has its range to itself, and then has a worker
+// call its Step; with TimeOut if that took longer than RetryAfter. o holds the range until it
+// leaves the task set or Yield is called.
 func (s *Tasks) Exclusively(o *Op) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.announceLocked(o)
 }
 
-// JoinWrites makes o, which runs and has collected its data (HoldStaged), one that writes its
-// range, then has a worker call its Step, with TimeOut when exclusive commands had the range
-// for too long. A command whose range is known only from its data, so that it is every block,
-// is not to keep exclusive commands waiting for its initiator.
+// JoinWrites turns o, which is Running and has collected its data (HoldStaged), into a write of its
+// range, and then has a worker call its Step; with TimeOut if exclusive commands held the range
+// for longer than RetryAfter. It is for commands such as UNMAP, whose range is known only from
+// their data and therefore covers every block: until the data is there, they must not keep
+// exclusive commands waiting for the initiator.
 func (s *Tasks) JoinWrites(o *Op) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -74,8 +75,8 @@ func (s *Tasks) All(o *Op) {
 	s.Exclusively(o)
 }
 
-// Yield ends the exclusive hold of o between two parts of its work: the next one waits
-// for the initiator, which nobody else should have to do.
+// Yield gives up the exclusive hold of o between two parts of its work: before the next one it
+// waits for its initiator's data, and no other command should have to wait for that.
 func (s *Tasks) Yield(o *Op) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

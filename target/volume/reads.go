@@ -7,19 +7,19 @@ import (
 	"softiser/internal/cores"
 )
 
-// Short reads of what is not in memory go through a queue of their own where the device can be
-// told of them (blockdev.Announcer). Whoever of the workers comes first announces all that have
-// come, which has storage work at them; then half as many workers as Go has processors wait
-// for one after the other, and answer those that are there together:
+// Short reads of data that is not in memory go through a queue of their own where reads can be
+// announced to the device (blockdev.Announcer). The first worker that is free announces all new
+// reads, so that storage begins all of them. Then a few workers, half as many as Go has
+// processors, wait for one read after the other, and answer those that are done together:
 //
 //	ToReader --> fresh --(announced)--> waiting --(its turn: lease)--> answered
 //
-// So it is the initiator's queue that the disk sees, with few threads that wait for it: a thread
-// in a system call keeps a processor of Go's scheduler until that is taken away from it, which
+// Thus the disk sees the queue depth of the initiator, while few threads wait: a thread in a
+// system call keeps a processor of Go's scheduler until that is taken away from it, which
 // costs more than the read. If a read is stuck, those behind it get workers after readStuck.
 const (
 	shortRead    = 16 << 10 // bytes
-	announceMost = 32       // reads that are announced before somebody looks at them again
+	announceMost = 32       // reads that a worker announces before it looks at the queue again
 	readStuck    = 5 * time.Millisecond
 )
 
@@ -47,9 +47,9 @@ type reads struct {
 	fresh   opQueue // not announced
 	waiting opQueue // announced
 	called  bool    // a worker is to come for what is fresh
-	readers int     // workers that wait for one of them
-	usual   int     // readers that there are unless one is stuck
-	stuck   bool    // one is, and any worker may be a reader
+	readers int     // workers that wait for a read
+	usual   int     // how many there may be unless one is stuck
+	stuck   bool    // one is stuck: every worker may become a reader
 	taken   uint64  // reads that readers have taken
 	seen    uint64  // taken when the watch was set
 	watched bool

@@ -2,12 +2,12 @@ package volume
 
 import "time"
 
-// Files of some file systems are written to by one at a time (blockdev.Info.InTurn): a second
-// worker that copies into the page cache spins on the inode's lock, sleeps, and has to be woken up,
-// which costs more than the copy. So as long as steps are short, as owed.go has it, a write like
-// that which comes while another one is queued or made gets no worker of its own: who makes the
-// other one looks at the queue next. If nobody comes for it within stuckAfter, because the other
-// one waits for storage or for a range, everything that is queued gets its worker after all.
+// Some file systems let only one thread at a time write to a file (blockdev.Info.InTurn): a
+// second worker that copies into the page cache spins on the inode's lock, sleeps, and has to be
+// woken up, which costs more than the copy. So, as long as steps are short (see owed.go), such a
+// write gets no worker of its own while another one is queued or being made: the worker that
+// makes the other one takes it next. If the queue does not move within stuckAfter, because that
+// worker waits for storage or for a range, every queued write gets a worker after all.
 const stuckAfter = time.Millisecond
 
 // turns are the writes of the worker queue that go in turn. The zero value is ready; pool.mu

@@ -11,14 +11,15 @@ import (
 )
 
 // Config describes a volume. The zero value of every optional field means the stated
-// default. Of several places the first one's counts, but for Identity and Placement,
-// which must be the same, and SetQoS and SetWorkers change the volume for all.
+// default. A volume with several places has the Config of the first one; Identity and
+// Placement of the others must be the same. SetQoS and SetWorkers change it for all places.
 type Config struct {
 	Device blockdev.Device // nil: there is no medium; such a volume has one place
 	// Identity overrides what is otherwise derived from the device's ID.
 	Identity Identity
-	// StateDir keeps what must survive a restart: reservations, saved parameters (empty:
-	// neither is offered), and of what has been flushed at an orderly end that it was.
+	// StateDir is the folder of what must survive a restart: reservations, saved parameters,
+	// and a note, made at an orderly end, that everything has been flushed. Empty: neither
+	// lasting reservations nor saved parameters are offered.
 	StateDir string
 	// Store, when set, takes the place of StateDir: the volume moves between nodes, which
 	// share it. Such a volume begins closed, see Activate, and its device is one that opens
@@ -27,13 +28,13 @@ type Config struct {
 	// Placement says whether the data of writes is received into the device itself or
 	// checked first; default direct.
 	Placement Placement
-	Workers   int // most goroutines that wait for the device; default 8
+	Workers   int // how many goroutines may wait for the device; default 8
 	QoS       QoS
 	// Staging is the memory into which writes with verified placement are received; nil:
 	// blockdev.DefaultPool.
 	Staging *blockdev.Pool
-	// Fault, when set, is told of mistakes of ours that are found out. It may be called
-	// with locks held and must not wait.
+	// Fault, when set, is called with internal errors, such as a transition that a state
+	// table does not have. It may be called with locks held and must not block.
 	Fault func(error)
 }
 
@@ -140,8 +141,8 @@ func (v *Volume) Moves() bool { return v.state.moves }
 // nothing about a device that has no cache.
 func (v *Volume) WriteCache() bool { return v.cache.Load() }
 
-// SetWriteCache says whether they may be. What the cache holds when it is turned off is
-// for the caller to flush.
+// SetWriteCache sets whether completed writes may be volatile. Having turned the cache off,
+// the caller flushes what it holds.
 func (v *Volume) SetWriteCache(on bool) { v.cache.Store(on) }
 
 // BuffersOut tells how many of the volume's buffers are lent, for leak checks.

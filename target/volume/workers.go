@@ -7,16 +7,17 @@ import (
 	"softiser/blockdev"
 )
 
-// pool is the workers of a volume, which run what may wait for storage, and the queue of what
-// waits for one. They are started on demand, at most Config.Workers of them, twice as many for writes
-// that are to be durable and for what gives staging memory back, and all but keepIdleWorkers end when there is nothing to do.
-// The queue is bounded by the sessions' command windows. It is used under the lock of the task set that it is a part of.
+// pool is the workers of a volume, which run steps that may wait for storage, and the queue of
+// the ops that wait for a worker. Workers are started on demand: at most Config.Workers, or
+// twice as many while steps are queued that make data durable or give staging memory back
+// (see mostFor). All but keepIdleWorkers end when there is nothing to do. The queue is bounded
+// by the command windows of the sessions. The lock of the task set guards the pool.
 type pool struct {
 	mu     *sync.Mutex // of the Tasks; guards everything below
 	work   sync.Cond   // on mu: a queue has grown, a worker has ended, closed
 	queue  workQueue
-	n      int // workers
-	most   int // that there may be
+	n      int // running workers
+	most   int // the bound of n; see mostFor
 	now    func() time.Time
 	idle   int // of n: those that wait on work
 	woken  int // of idle: those that have been signalled, and have not looked at the queue yet
@@ -28,13 +29,13 @@ type pool struct {
 
 const keepIdleWorkers = 2
 
-// init makes it one of at most so many workers under the lock mu.
+// init makes a pool of at most most workers, guarded by mu.
 func (p *pool) init(mu *sync.Mutex, most int) {
 	p.mu, p.work.L, p.most, p.now = mu, mu, most, time.Now
 	p.reads.init()
 }
 
-// ToWorker hands o, which runs, to a worker, which calls its Step.
+// ToWorker hands o, which is Running, to a worker, which calls its Step.
 func (s *Tasks) ToWorker(o *Op) {
 	s.mu.Lock()
 	s.pool.takeLocked(o)
@@ -55,9 +56,10 @@ func (s *Tasks) ToSyncer(o *Op) {
 	s.mu.Unlock()
 }
 
-// ToCommitter is ToWorker for a step that makes what has been received the content of its blocks, durably if fua
-// says so. It gives memory back that others may be waiting for with all workers, so it goes before them and
-// gets a worker beside them; and it does not wait for such memory itself.
+// ToCommitter is ToWorker for a step that makes received data the content of its blocks, durably
+// if fua says so. It gives staging memory back, for which every other worker may be waiting;
+// so it is queued before other steps and may get a worker beyond the usual bound. The step
+// itself must not wait for staging memory.
 func (v *Volume) ToCommitter(o *Op, fua bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -65,8 +67,8 @@ func (v *Volume) ToCommitter(o *Op, fua bool) {
 	v.pool.enqueueLocked(o)
 }
 
-// ToWriter hands o, which runs, to a worker, which makes the write of p at off and then calls its
-// Step; that finds by o.Written how it went. p belongs to the volume until then.
+// ToWriter hands o, which is Running, to a worker, which writes p at off (bytes) and then calls
+// its Step; Op.Written returns the error of the write there. p belongs to the volume until then.
 func (v *Volume) ToWriter(o *Op, p []byte, off int64) {
 	info := &v.Geo().Info
 	v.mu.Lock()
@@ -76,9 +78,9 @@ func (v *Volume) ToWriter(o *Op, p []byte, off int64) {
 	v.pool.enqueueLocked(o)
 }
 
-// ToReader hands o, which runs, to a worker, which calls its Step when it is the turn of a read of
-// [off, off+n). l is the free lease for it, which the worker fills if that is quickly done, see
-// Op.Lent.
+// ToReader hands o, which is Running, to a worker, which calls its Step for a read of
+// [off, off+n), in bytes. l is a free lease of the caller. If the worker can fill it without
+// waiting it does so before Step, and Op.Lent reports true; otherwise Step leases the range.
 func (v *Volume) ToReader(o *Op, l *blockdev.Lease, off int64, n int) {
 	if v.announcer == nil || n > shortRead {
 		o.read = read{}
@@ -121,7 +123,7 @@ func (p *pool) enqueueLocked(o *Op) {
 		p.turns.n++
 		if p.turns.n > 1 && p.short == stepsSure {
 			p.watchLocked()
-			return // who makes the one before takes it next
+			return // the worker that makes the write before it takes it next, see turns.go
 		}
 	}
 	p.hireLocked(o)
@@ -147,9 +149,11 @@ func (p *pool) dropLocked(o *Op) {
 	p.turns.end(o.takeTurn(), p.turns.round)
 }
 
-// mostFor is how many workers there may be for o. What makes data durable waits for the disk, which
-// takes many at once, and where syncs share a file description for each other, too: a sync waits for
-// those that began before it had ended, as one of them may have got its error. See ToCommitter for the others.
+// mostFor is how many workers there may be for o. Twice as many for steps that make data durable:
+// they wait for the disk, which serves many at once, and for each other where they share a
+// file description (a sync that succeeds is believed only when every sync that overlapped it
+// has ended, because one of those may have been given its error). And for steps that commit,
+// see ToCommitter.
 func (p *pool) mostFor(o *Op) int {
 	if o.syncs || o.commits {
 		return 2 * p.most
@@ -157,7 +161,7 @@ func (p *pool) mostFor(o *Op) int {
 	return p.most
 }
 
-// hireLocked has one more worker look at the queue, where o is, if there may be one.
+// hireLocked wakes an idle worker for o, which is queued, or starts one if the bound allows it.
 func (p *pool) hireLocked(o *Op) {
 	switch {
 	case p.idle > p.woken:
@@ -177,7 +181,7 @@ func (p *pool) startLocked() {
 	}()
 }
 
-// watchLocked has a look at the queue taken after a while.
+// watchLocked has unstick called after stuckAfter.
 func (p *pool) watchLocked() {
 	w := &p.turns
 	if w.watched {
@@ -191,7 +195,8 @@ func (p *pool) watchLocked() {
 	}
 }
 
-// unstick has workers come for the queue if it does not move.
+// unstick starts workers for all queued writes if no op has been taken from the queue since
+// watchLocked, because the worker that was to take them is stuck in its own write.
 func (p *pool) unstick() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -211,7 +216,8 @@ func (p *pool) unstick() {
 	}
 }
 
-// announceLocked takes what is to be announced, and makes it wait for readers.
+// announceLocked moves fresh reads to the waiting ones and copies them to to, for the caller to
+// announce to the device. It returns how many there are.
 func (p *pool) announceLocked(to *[announceMost]read) (k int) {
 	r := &p.reads
 	for r.fresh.head != nil && k < len(to) {
@@ -227,7 +233,7 @@ func (p *pool) announceLocked(to *[announceMost]read) (k int) {
 	return k
 }
 
-// popReadLocked takes the next read, of which the caller is a reader from now on.
+// popReadLocked takes the next waiting read, and counts the caller as a reader.
 func (p *pool) popReadLocked() *Op {
 	r := &p.reads
 	o := r.waiting.pop()
@@ -242,7 +248,7 @@ func (p *pool) popReadLocked() *Op {
 	return o
 }
 
-// watchReadsLocked has a look at the reads taken after a while.
+// watchReadsLocked has unstickReads called after readStuck.
 func (p *pool) watchReadsLocked() {
 	r := &p.reads
 	if r.watched {
@@ -256,7 +262,7 @@ func (p *pool) watchReadsLocked() {
 	}
 }
 
-// unstickReads has workers come for the reads if they do not move.
+// unstickReads starts workers for all waiting reads if none was taken since watchReadsLocked.
 func (p *pool) unstickReads() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -298,11 +304,12 @@ type worker struct {
 	*pool
 	owes   owed
 	news   [announceMost]read
-	ended  time.Time // when the last step did, if the next one follows at once; else zero
+	ended  time.Time // end of the last step, if the next one follows at once; else zero
 	reader bool      // the last command was a read
 }
 
-// run takes what there is to do, until the worker is one too many.
+// run works until there is nothing to do and enough other workers are idle, until there are more
+// workers than there may be, or until the pool is closed and empty.
 func (w *worker) run() {
 	w.mu.Lock()
 	for w.waitLocked() {
@@ -336,8 +343,8 @@ func (w *worker) waitLocked() bool {
 	return true
 }
 
-// tellLocked announces the reads that have come, and reports whether there were any. The lock is
-// released meanwhile.
+// tellLocked announces fresh reads to the device, and reports whether there were any. It releases
+// the lock while it does so.
 func (w *worker) tellLocked() bool {
 	k := w.announceLocked(&w.news)
 	if k == 0 {
@@ -355,7 +362,7 @@ func (w *worker) tellLocked() bool {
 // readLocked goes on with the next read. The lock is released meanwhile.
 func (w *worker) readLocked() {
 	if next := w.queue.head(); next != nil {
-		w.hireLocked(next) // the caller may have been the one who was to come for it
+		w.hireLocked(next) // this worker may be the one that was woken for it
 	}
 	o := w.popReadLocked()
 	r := o.read
@@ -391,7 +398,7 @@ func (w *worker) stepLocked() {
 	o := w.queue.pop()
 	w.turns.popped++
 	if next := w.queue.head(); next != nil && w.n >= w.most && w.mostFor(next) > w.most {
-		w.hireLocked(next) // who was started for it has ended if o was before it
+		w.hireLocked(next) // the worker that was started for it ended if it found o first
 	}
 	inTurn, round := o.takeTurn(), w.turns.round
 	o.to(Running)

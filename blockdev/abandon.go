@@ -1,14 +1,13 @@
 package blockdev
 
-// Abandoner is a device that flushes its store when it is closed, and need not.
+// Abandoner is a device whose Close flushes the store unless Abandon was called.
 type Abandoner interface {
-	// Abandon has Close leave the last flush out. Whoever opens the store next finds it as after the end of a
-	// process that was killed.
+	// Abandon makes Close leave out the last flush. The store is then left as by a process that was killed.
 	Abandon()
 }
 
-// Abandon closes a device whose store is somebody else's by now: what has not been written back is not to
-// be written over what is there.
+// Abandon closes a device whose store now belongs to another process or node: what this process
+// has not written back must not overwrite what is there.
 func Abandon(d Device) error {
 	if a, ok := d.(Abandoner); ok {
 		a.Abandon()

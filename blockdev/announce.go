@@ -1,13 +1,13 @@
 package blockdev
 
-// Announcer is a device that may be told what is going to be read: storage then works at all of
-// it while somebody waits for a part.
+// Announcer is a device that can be told in advance what will be read, so that storage begins
+// all of these reads while the caller waits for the first of them.
 type Announcer interface {
-	// Announces reports whether telling does something.
+	// Announces reports whether Announce has an effect.
 	Announces() bool
-	// Announce has storage begin to read [off, off+n), of which no more than that is wanted. It
-	// waits for storage at most as long as it takes to hand that over. What goes wrong is left to
-	// the lease.
+	// Announce has storage begin to read exactly [off, off+n), in bytes, without read-ahead. It
+	// blocks at most until storage has accepted the read. Errors are reported by the lease that
+	// follows.
 	Announce(off int64, n int)
 	// LeaseCached is LeaseRead that does not wait for storage, nor for another lease: it fails with
 	// ErrWouldBlock instead. Unlike LeaseRead with NoWait it may copy what is in memory.

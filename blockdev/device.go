@@ -31,16 +31,16 @@ type Info struct {
 	Rotational    bool   // seeks cost
 	Resident      bool   // what is in memory stays there (mlock)
 	InPlace       bool   // write leases lend the memory of the volume itself, as far as it is theirs alone
-	InTurn        bool   // WriteAt into memory goes one at a time whoever calls (the inode's lock)
-	ExactWrite    int    // longest WriteAt, bytes, that claims its own bytes only where a write lease is direct; others claim whole pages
+	InTurn        bool   // concurrent calls of WriteAt are serialised by the kernel (the inode's lock)
+	ExactWrite    int    // longest WriteAt, bytes, that claims only its own bytes where a write lease is direct; longer ones claim whole pages
 	Backend       string // "file", "mem", "raw", "null", "lvm": for people
 	CacheID       string // identity of the cache that holds what was not flushed; see below
 	ID            string // stable identity of the content's home (path, UUID); the seed of WWIDs
 }
 
-// Info.CacheID tells whether completed writes that no flush has covered can have been lost
-// since a volume was last open: between two openings with the same CacheID none were. It is ""
-// where that is not known, and where such writes end with the process in any case.
+// Info.CacheID tells whether completed writes that were not flushed may have been lost since
+// the volume was last open: if CacheID is the same as then, none were. It is "" where that is
+// not known, and where unflushed writes end with the process in any case.
 
 // Mode tells a lease call whether it may block.
 type Mode uint8
@@ -51,8 +51,9 @@ const (
 	NoWait Mode = iota
 	// Wait lets the call block (bounded by storage, never by a peer).
 	Wait
-	// Probe is NoWait for a LeaseWrite that only asks whether WriteAt would have to wait: a direct lease
-	// says that it would not, also where writes are not received into the mapping. Nothing is stored to it.
+	// Probe is NoWait for a LeaseWrite that only finds out whether WriteAt would wait: if the lease is
+	// direct, it would not. A device that otherwise lends pool memory for writes lends its mapping
+	// here. The caller stores nothing into it.
 	Probe
 )
 
@@ -63,21 +64,22 @@ type Device interface {
 	// Info returns the current geometry and capabilities.
 	Info() Info
 
-	// LeaseRead fills l with slices that hold [off, off+n) until l.Release.
+	// LeaseRead lends memory that holds [off, off+n), in bytes, until l.Release. l must be
+	// free. After an error, ErrWouldBlock included, it is free still.
 	LeaseRead(l *Lease, off int64, n int, m Mode) error
 
-	// LeaseWrite fills l with slices to be filled for [off, off+n). The range's
-	// content is undefined until l.Commit; without Commit, Release gives it
-	// back (a direct lease may then have changed any part of the range, as
-	// SCSI allows for a failed write).
+	// LeaseWrite lends memory for the new content of [off, off+n), in bytes; l as in
+	// LeaseRead. The caller fills it, and calls l.Commit and l.Release. Until Commit has
+	// returned the content of the range is undefined; without Commit, or if that fails, a
+	// direct lease may have changed any part of it, as SCSI allows for a failed write.
 	LeaseWrite(l *Lease, off int64, n int, m Mode) error
 
-	// ReadAt and WriteAt copy; they transfer everything or fail.
+	// ReadAt and WriteAt copy between p and the device; they transfer all of p or fail.
 	ReadAt(p []byte, off int64) (int, error)
 	WriteAt(p []byte, off int64) (int, error)
 
-	// Flush makes every completed write durable. After a failed Flush the
-	// device is poisoned: ErrPoisoned until it is reopened.
+	// Flush makes every completed write durable. A failed Flush poisons the device:
+	// writes and flushes fail with ErrPoisoned until it is reopened.
 	Flush() error
 
 	// FlushRange makes completed writes of one range durable (FUA).
@@ -132,8 +134,8 @@ type SpaceMeter interface {
 	OnSpaceChange(f func()) (cancel func())
 }
 
-// Mapped is a device that lends one mapping for all direct leases, so that a
-// transport can register it once.
+// Mapped is a device whose direct leases are all parts of one mapping, so that a
+// transport can register that once.
 type Mapped interface {
 	// Mapping returns the whole mapped range: the device, and behind its end
 	// room to grow, which must not be touched. It stays valid until Close; a

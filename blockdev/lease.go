@@ -18,8 +18,8 @@ type Lease struct {
 	Priv LeaseState
 }
 
-// LeaseState is what a Lender keeps in a lease: staging buffers, where the
-// memory comes from if a device below lent it.
+// LeaseState is what a Lender keeps in a lease: staging buffers, and the leases of
+// devices below it.
 type LeaseState struct {
 	Pool  [][]byte // staging buffers to give back
 	Via   Lender   // the disk that lent into this lease itself (LVM)
@@ -40,7 +40,9 @@ type Lender interface {
 	ReleaseLease(l *Lease)
 }
 
-// Commit makes a filled write lease the content of its range.
+// Commit makes a filled write lease the content of its range; with fua it is durable when
+// Commit returns. The caller still has to call Release. Errors are those of Device.WriteAt
+// and, with fua, Device.FlushRange.
 func (l *Lease) Commit(fua bool) error { return l.Owner.CommitLease(l, fua) }
 
 // MayBlock reports whether Commit may wait for storage; the receive goroutine

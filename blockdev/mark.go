@@ -9,15 +9,15 @@ const (
 	MarkState   MarkKind = "user.softiser.state"   // what is kept elsewhere goes with the content
 )
 
-// Marker is a device that keeps short texts beside its content: who opens it next finds them
-// there, whatever else they know of it. They go where the store goes, and not into copies, but for
-// those that take along all there is of a file.
+// Marker is a device that keeps short texts beside its content, for the process that opens it
+// next. They move with the store. Copies of the content do not have them, except copies that
+// include the extended attributes of the file.
 type Marker interface {
 	// Mark returns the text; "": there is none. The error is ErrNotSupported where the store
 	// keeps none.
 	Mark(kind MarkKind) (string, error)
 	// SetMark replaces the text, durably when it returns; "" takes it away.
 	SetMark(kind MarkKind, text string) error
-	// Unmark is the command by which an operator takes the text away.
+	// Unmark returns the shell command with which an operator removes the text.
 	Unmark(kind MarkKind) string
 }

@@ -17,13 +17,13 @@ import (
 //	Shared              beside it    beside it  beside it   waits for those before it
 //	Exclusive           waits        waits      waits for those before it
 //
-// A refused lease is staged in pool memory. What copies into the device
-// (staged commits, WriteAt, discards) takes its range by Exclusive: from that
-// moment no new lease on it is direct, and it waits for the older ones, but
-// never longer than its patience, because a lease is held by a peer. What
-// copies out of the device (staged reads, ReadAt) takes it by Shared, so that no
-// reader sees a block of which a part has been overwritten. Copies are bounded by
-// storage, not by a peer, and wait for each other however long it takes.
+// Instead of a refused lease, pool memory is lent (the transfer is staged). Copies into
+// the device (staged commits, WriteAt, discards) claim their range with Exclusive: from
+// then on no new lease of it is direct, and the copy waits for the older leases, but
+// never longer than its patience, because leases are held by peers. Copies out of the
+// device (staged reads, ReadAt) claim it with Shared, so that no reader sees a block
+// that is partly overwritten. Copies depend on storage alone, not on a peer, and wait
+// for each other without a bound.
 //
 // The table is sharded by address, so that connections that work on different
 // parts do not meet, and nothing is allocated once the shards have grown. The
@@ -82,10 +82,10 @@ func (r *Ranges) EndRead(off, n int64) { r.remove(span{off, off + n, tagRead}) }
 // EndWrite: see EndRead.
 func (r *Ranges) EndWrite(off, n int64) { r.remove(span{off, off + n, tagWrite}) }
 
-// Exclusive claims [off, off+n) and waits until every older overlapping range
-// has been given back: for copies without a bound, for leases at most for
-// patience. The claim stands either way; quiet reports whether every lease was
-// given back. End it with EndExclusive.
+// Exclusive claims [off, off+n), in bytes, and waits until every older overlapping range
+// has been given back: for copies without a bound, for leases at most for patience. The
+// claim holds in either case; quiet reports whether every lease was given back. The
+// caller ends it with EndExclusive.
 func (r *Ranges) Exclusive(off, n int64, patience time.Duration) (ticket uint64, quiet bool) {
 	s := span{off: off, end: off + n}
 	mask, busy := r.claim(&s, 0)

@@ -44,17 +44,18 @@ func (h *ResizeHooks) call(info Info) {
 	}
 }
 
-// Tell calls every function with what info says, one Tell at a time: of two that have changed
-// the size at once, nobody is told the older one last. A function that is called must not change
-// the size.
+// Tell calls every function with the result of info. Only one Tell runs at a time, so that after
+// two concurrent resizes no function is called with the older size last. The functions must
+// not change the size.
 func (h *ResizeHooks) Tell(info func() Info) {
 	h.telling.Lock()
 	defer h.telling.Unlock()
 	h.call(info())
 }
 
-// Change is Tell behind change, unless that fails. No other Change comes in between: whoever keeps
-// something for blocks that a shrink takes away hears of it before the device grows again.
+// Change calls change and then, unless that fails, does what Tell does, before any other Change
+// begins: a user that keeps something for blocks that a shrink removes learns of the shrink
+// before the device grows again.
 func (h *ResizeHooks) Change(change func() error, info func() Info) error {
 	h.telling.Lock()
 	defer h.telling.Unlock()
@@ -65,8 +66,9 @@ func (h *ResizeHooks) Change(change func() error, info func() Info) error {
 	return nil
 }
 
-// Report is Tell for those who must not wait for functions that others call: it is left to the goroutine
-// that reports already to do so once more. A device uses one of the two.
+// Report is Tell for callers that must not wait for functions called by others: if another
+// goroutine is in Report already, that one calls the functions once more. A device uses either
+// Tell and Change, or Report.
 func (h *ResizeHooks) Report(info func() Info) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -2,11 +2,11 @@ package blockdev
 
 import "errors"
 
-// ErrStopped is what a wait for space ends with that its caller gave up.
+// ErrStopped is returned by a wait for space that was given up by its Stop.
 var ErrStopped = errors.New("blockdev: the wait for space was given up")
 
-// Stop is who may give up a wait. A context is one. Done is only asked for when
-// a wait begins, so whoever makes its channel then pays nothing before.
+// Stop can end a wait; a context is one. Done is called only when a wait begins, so that an
+// implementation may make the channel as late as then.
 type Stop interface {
 	// Done is closed when the wait is to end.
 	Done() <-chan struct{}

@@ -35,8 +35,8 @@ func (c *ioCommand) gates(op nvme.Opcode) volume.Gate {
 //	check ──▶ admit ──▶ (Admit) ──▶ enable ──▶ pace ──▶ (Throttle) ──▶ row.run
 type volumeRequest struct{ *request }
 
-// check takes the namespace into use that the command is for, and says what keeps the
-// command from it, if something does.
+// check looks up the namespace of the command and takes it into use (release ends that), and
+// returns why the command is refused, Success if it is not.
 func (r volumeRequest) check(row *ioCommand) nvme.Status {
 	c := r.q.ctrl
 	r.row = row
@@ -93,9 +93,9 @@ func (r volumeRequest) decode() nvme.Status {
 // forbidden says what keeps the command from its volume now.
 func (r volumeRequest) forbidden() nvme.Status { return r.forbiddenBy(r.ns) }
 
-// forbiddenStill is forbidden for a command that has waited for its host's data and has its blocks only
-// now: a rewrite of the medium, a write protection and an atomic write that could not be undone have not
-// waited for it. It waits for storage.
+// forbiddenStill is forbidden for a command that has waited for its host's data and has just got
+// its blocks: meanwhile a rewrite of the medium may have begun, write protection may have been
+// set, and another atomic write may have been left neither done nor undone. It may wait for storage.
 func (r volumeRequest) forbiddenStill() nvme.Status {
 	if s := r.forbidden(); s != nvme.Success {
 		return s
@@ -106,9 +106,9 @@ func (r volumeRequest) forbiddenStill() nvme.Status {
 	return nvme.Success
 }
 
-// forbiddenBy says what would keep the command from a namespace now. A command that enters the
-// task set behind the abort of its queue's commands has not been found by that, and sees here
-// that they are.
+// forbiddenBy says what would keep the command from a namespace now. cut is checked here because
+// a command that enters the task set after the abort of its queue's commands was not found by
+// that abort.
 func (r volumeRequest) forbiddenBy(n *namespace) nvme.Status {
 	if r.q.cut.Load() {
 		return nvme.AbortRequested

@@ -43,9 +43,9 @@ func notAdmitted() *refusal {
 	return &refusal{nvme.ConnectInvalidHost | nvme.DoNotRetry, nvme.InvalidParameter(true, nvme.ConnectDataAtHost), "the host may not connect"}
 }
 
-// decide goes on when the data is there. Meanwhile another Connect may have made a queue of the
-// connection, which stays what it is: a second controller would be nobody's, and its host might
-// owe a proof that the first one's does not.
+// decide goes on when the data of Connect has arrived. If another Connect has made the connection
+// a queue meanwhile, this one is refused: a second controller would have no queue, and might
+// evade the authentication that the first one requires.
 func (r connectRequest) decide() {
 	if r.q.ctrl != nil {
 		r.end(nvme.CommandSequenceError | nvme.DoNotRetry)
@@ -145,8 +145,8 @@ func (r connectRequest) joinQueue(d *nvme.ConnectData) *refusal {
 	return nil
 }
 
-// enter makes the connection a queue of its controller, and says so: whether the host has
-// to prove itself before it can use it.
+// enter makes the connection a queue of its controller, and sets the result of Connect, which
+// tells the host whether it has to authenticate before it can use the queue.
 func (r connectRequest) enter(ctrl *controller, c nvme.Connect) {
 	q := r.q
 	q.id, q.entries = c.QID(), int(c.SQSize())+1

@@ -147,9 +147,10 @@ func (c *controller) ioQueues() int {
 	return len(c.queues) - 1
 }
 
-// lost takes note of the end of a queue. The controller ends with its admin queue, and
-// with an I/O queue whose host has broken the protocol. That an I/O queue is closed is no
-// reason: Linux closes them before it shuts the controller down, and waits for the answer.
+// lost removes a queue whose connection has ended with err. The controller ends with its admin
+// queue, and with an I/O queue whose host has broken the protocol. It does not end when the
+// host closes an I/O queue: Linux closes those before it shuts the controller down, and then
+// waits for the answer on the admin queue.
 func (c *controller) lost(q *queue, err error) {
 	c.mu.Lock()
 	mine := c.queues[q.id] == q // otherwise a reset has taken it away, or it has never joined
@@ -197,8 +198,8 @@ func (c *controller) end(why error) {
 	c.seat.leave()
 }
 
-// cut ends queues whose commands are aborted next. Their transports may have read more than
-// has come up, which is refused from here on.
+// cut closes queues; the caller then aborts their commands. Commands that the transports have
+// read but not delivered yet are refused from here on.
 func cut(l []*queue, why error) {
 	for _, q := range l {
 		q.cut.Store(true)
@@ -302,8 +303,8 @@ func (c *controller) statusLocked() nvme.CtrlStatus {
 	return c.status
 }
 
-// propertyGet answers Property Get. What there is not is refused without DNR: nvme-cli, which
-// asks for all there might be, knows the status without it only.
+// propertyGet answers Property Get. Properties that do not exist are refused without DNR: nvme-cli
+// asks for every possible one, and recognises the status only without that bit.
 func (r adminRequest) propertyGet() {
 	p := r.sqe().Property()
 	c := r.q.ctrl

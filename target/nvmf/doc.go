@@ -1,5 +1,5 @@
 // Package nvmf serves volumes as NVMe namespaces: it is the front end for NVMe over
-// Fabrics, beside that for iSCSI.
+// Fabrics, as target/iscsi is for iSCSI.
 //
 //	Frontend                    subsystems, and the connections on their way to one
 //	  subsystem                 NQN, namespaces, who may connect
@@ -8,11 +8,11 @@
 //	      queue                 one connection: commands in, completions out
 //	        request             a command in one of the queue's slots; embeds volume.Op
 //
-// A connection becomes a queue by its Connect command. That of the admin queue makes a
-// controller, those of the I/O queues name it. A controller ends with its admin queue,
-// when its host breaks the protocol on any queue or is silent for longer than it has promised, and
-// when its subsystem goes; then all of its queues end and its commands are aborted. An I/O queue
-// that is closed takes its own commands along, and nothing else.
+// A connection becomes a queue by its Connect command. The Connect of an admin queue creates
+// a controller, that of an I/O queue names an existing one. A controller ends with its admin
+// queue, when its host breaks the protocol on any queue, when the host is silent for longer than
+// its keep alive timeout, and when its subsystem is removed; then all of its queues are closed
+// and its commands aborted. When an I/O queue is closed, only its own commands are aborted.
 //
 // The discovery subsystem is one like others, with other commands and no namespaces.
 //

@@ -294,8 +294,9 @@ func (f *Frontend) open() []*queue {
 }
 
 // Drain implements portal.Frontend. NVMe has no way to ask a host to leave: each queue
-// answers what it has and is closed, at once where the address that the host has
-// connected to has moved away (portal.Here): nothing of it arrives any more.
+// answers the commands that it has and is closed. If the address that the host has connected
+// to has moved to another node (portal.Here), the queue is closed at once, as no answer would
+// arrive.
 func (f *Frontend) Drain(ctx context.Context) error {
 	f.mu.Lock()
 	f.drained = true

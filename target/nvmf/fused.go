@@ -8,8 +8,8 @@ import (
 	"softiser/target/volume"
 )
 
-// The fused operation Compare and Write: two commands that follow each other in their
-// queue are one, which nobody comes between.
+// The fused operation Compare and Write (NVM Express 1.4 §6.2): two commands that follow each
+// other in their queue are executed as one atomic operation.
 //
 //	Compare ──▶ q.half ──Write──▶ both checked ──▶ data of both ──▶ blocks held: compared, written
 //	               │ anything else

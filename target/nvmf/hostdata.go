@@ -8,8 +8,8 @@ import (
 	"softiser/target/volume"
 )
 
-// This file is the data between a command and its host: what the host's SGL names,
-// parameters that come and answers that go, and the memory that holds them meanwhile.
+// This file moves data between a command and its host: the host's SGL, parameters from the
+// host, answers to it, and the buffers that hold them meanwhile.
 
 // hostData returns how many bytes the command's SGL has for or from the host.
 func (r *request) hostData() (uint32, nvme.Status) {

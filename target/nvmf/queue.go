@@ -21,18 +21,18 @@ type queue struct {
 
 	identity *identity // of the TLS key; nil: the connection is plain
 
-	timer *time.Timer // until the host has been let in, then looks whether it reads and sends what it is to
+	timer *time.Timer // the deadline of Connect and authentication; afterwards calls look
 
 	// Set by Connect, on the receive goroutine; ctrl is read by others under mu.
 	ctrl    *controller
 	id      uint16
 	memory  *holding // what it holds, on whose share
-	half    *request // of a fused operation, which waits for the other; of the receive goroutine
+	half    *request // first command of a fused operation, waiting for the second; receive goroutine only
 	entries int
-	noFlow  bool            // the host does not want to know the SQ head
+	noFlow  bool            // the host has turned SQ flow control off: completions carry no SQ head
 	auth    *authentication // nil: the host need not prove who it is
 	proved  atomic.Bool     // its commands are served
-	cut     atomic.Bool     // its commands have been aborted, or are about to be: none takes effect any more
+	cut     atomic.Bool     // its commands have been aborted, or are about to be: no command may take effect
 
 	sqHead   atomic.Uint32 // completions so far
 	open     atomic.Int64  // commands that have not been answered
@@ -45,15 +45,16 @@ type queue struct {
 	over     bool       // guarded by mu
 }
 
-// unread tells of a host that takes nothing of what waits for it.
+// unread detects a host that does not read: data waits to be sent, and the socket takes none.
 type unread struct {
-	since time.Duration // when last looked, since the front end was made
-	sent  uint64        // what the socket had taken then
-	waits bool          // something waited then
+	since time.Duration // time of the last look, since the front end was made
+	sent  uint64        // bytes that the socket had taken then
+	waits bool          // data was waiting then
 }
 
-// look is told how much the socket has taken, and whether something waits for it. Once in every it
-// reports whether something has been waiting since the time before, and nothing was taken.
+// look notes at the time now whether data is waiting, and how many bytes the socket has taken so
+// far. It does so at intervals of at least every, and reports whether data was waiting at the
+// last look and none has been taken since.
 func (u *unread) look(now, every time.Duration, waiting bool, sent uint64) (stuck bool) {
 	if now-u.since < every {
 		return false
@@ -71,8 +72,8 @@ func (q *queue) begin() {
 	q.t.Start(q)
 }
 
-// connected ends the time that Connect and the authentication have, and begins to look whether the host reads, and
-// sends the data that it owes.
+// connected ends the deadline of Connect and authentication, and starts the looks at whether the
+// host reads what it is sent, and sends the data that it was asked for.
 func (q *queue) connected() {
 	q.conn.Place.Done()
 	q.mu.Lock()
@@ -83,7 +84,7 @@ func (q *queue) connected() {
 	}
 }
 
-// lookLaterLocked has the next look taken.
+// lookLaterLocked sets the timer for the next look. The caller holds q.mu.
 func (q *queue) lookLaterLocked() {
 	t := &q.fe.cfg.Timeouts
 	next := t.Unread
@@ -116,8 +117,8 @@ func (q *queue) look() {
 	q.lookLaterLocked()
 }
 
-// fail closes the connection of a host that has failed to prove who it is: it is answered
-// what it is owed, and served no more.
+// fail closes the connection of a host that has failed to authenticate, once the commands that it
+// has sent are answered.
 func (q *queue) fail() {
 	q.proved.Store(false)
 	q.finish()
@@ -200,7 +201,10 @@ func (q *queue) Command(k *nvme.Command) {
 	}
 }
 
-// refuses says why a command is not even looked at.
+// refuses returns the status of a command that is refused whatever it is, Success for none: the
+// queue is being cut, the capsule was damaged or found no room, it does not use SGLs (PSDT
+// 01b, which fabrics require), or it does not fit the state of the queue (no Connect, no
+// authentication, controller not ready).
 func (q *queue) refuses(r *request) nvme.Status {
 	sqe := &r.cmd.SQE
 	switch {
@@ -281,7 +285,7 @@ func (q *queue) Ended(err error) {
 	q.fe.left(q)
 }
 
-// head is the SQ head pointer that goes with the next completion.
+// head returns the SQ head pointer for the next completion, and counts that completion.
 func (q *queue) head() uint16 {
 	if q.noFlow {
 		return nvme.NoSQHead

@@ -13,9 +13,9 @@ import (
 //
 //	begin ──▶ (Admit, worker, host's data …) ──▶ end ──▶ release
 //
-// Whoever carries it out ends it once. Between end and release its memory is on its way
-// to the host. What it has of its own is this way, and the data between it and the host
-// (hostdata.go); what the kinds of command do is in views of it.
+// The goroutine that carries it out calls end, once. Between end and release the transport
+// still uses its memory. request itself has this life cycle and the data transfer with the
+// host (hostdata.go); what each kind of command does is in views of it, such as readRequest.
 type request struct {
 	volume.Op
 	q      *queue
@@ -70,8 +70,8 @@ func (r *request) complete(s nvme.Status) {
 	r.answerWith(s, waits)
 }
 
-// leave takes the command out of its volume, and returns its status, which is another one if it
-// has been aborted, and who waits for its end.
+// leave takes the command out of the task set of its volume. It returns the status to answer
+// with, which replaces s if the command has been aborted, and the waits for its end.
 func (r *request) leave(s nvme.Status) (nvme.Status, volume.Waits) {
 	if !r.InSet() {
 		if r.ns != nil {
@@ -94,8 +94,7 @@ func (r *request) leave(s nvme.Status) (nvme.Status, volume.Waits) {
 	return nvme.AbortRequested, waits
 }
 
-// answerWith gives the status of a command that has left its volume to the host, then tells those who
-// wait for that.
+// answerWith queues the completion of a command that has left its volume, and then ends waits.
 func (r *request) answerWith(s nvme.Status, waits volume.Waits) {
 	if !s.OK() && r.q.proved.Load() {
 		r.q.ctrl.log.add(r, s)
@@ -135,7 +134,7 @@ func (r *request) release() {
 	r.Release()
 }
 
-// Release of volume.Op, and Step, Via, Describe and Cancel below, are what the task set sees.
+// The methods that follow implement volume.Request.
 
 // Step implements volume.Request.
 func (r *request) Step(why volume.Cause) {

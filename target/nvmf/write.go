@@ -27,9 +27,8 @@ func (r writeRequest) fua() bool {
 	return v.Geo().Info.WriteCache && (!v.WriteCache() || r.sqe().ReadWrite().FUA())
 }
 
-// next begins the part of a write that comes next. In-capsule data goes through
-// WriteAt, so that Go code never touches a mapping; for the rest the volume lends memory,
-// which the transport fills.
+// next begins the next part of a write. In-capsule data goes through WriteAt, so that Go code
+// never touches a mapping; for other data the volume lends memory, which the transport fills.
 func (r writeRequest) next(m blockdev.Mode) {
 	v := r.ns.vol
 	if r.inCapsule() {
@@ -70,7 +69,7 @@ func (r writeRequest) store(m blockdev.Mode) {
 	r.stored(r.ns.vol.WriteAt(r.cmd.Data, r.off, r.Stop()), m)
 }
 
-// stored goes on when that has been done, or has failed.
+// stored goes on after store or a worker (volume.ToWriter) has written in-capsule data, or failed.
 func (r writeRequest) stored(err error, m blockdev.Mode) {
 	if err != nil {
 		r.fail(err, volume.Writing)
@@ -113,13 +112,13 @@ func (r writeRequest) commit(m blockdev.Mode) {
 	r.lease.Release()
 	r.ns.vol.Unstage(&r.Op)
 	if r.done < r.n {
-		r.next(blockdev.NoWait) // who commits does not wait for staging memory
+		r.next(blockdev.NoWait) // a worker that commits must not wait for staging memory
 		return
 	}
 	r.written(m, true)
 }
 
-// written ends a write; durable says that what FUA asks for has been done.
+// written ends a write; durable says that it has been flushed already if FUA asks for that.
 func (r writeRequest) written(m blockdev.Mode, durable bool) {
 	if !durable && r.fua() {
 		if err := r.ns.dev.FlushRange(r.off, r.n); err != nil {

@@ -49,8 +49,8 @@ var nextConn = fsm.Of([][]connState{
 	connDead:    {},
 })
 
-// conn is one connection of a session and the upper end of its datamover. In
-// full feature phase everything but the fields above s belongs to s.mu.
+// conn is one connection of a session, and the iscsi.Upper of its datamover. In the full
+// feature phase s.mu guards every field below s.
 type conn struct {
 	dm        iscsi.Datamover
 	login     *login        // runs on the receive goroutine until it is over
@@ -62,18 +62,18 @@ type conn struct {
 	state        connState // of a session's connection
 	dead         error     // why it is
 	expStatSN    uint32
-	maxImmediate uint32 // longest data segment of a command, bytes
-	maxTransfer  int64  // longest data of one command, bytes; 0: no limit
-	countsIn     bool   // the transport tells how much of a READ has arrived
-	turning      bool   // these limits will change; see takeLimits
-	heard        uint64 // PDUs received
-	seen         uint64 // of these: when the clock was looked at last
-	quiet        int64  // s.clock.now since nothing was heard
-	pinged       bool   // a NOP-Out of ours is not answered yet
-	early        bool   // it was sent before NopInterval was over, so NopTimeout does not run yet
-	proved       bool   // a command was answered: the session makes progress
-	waitTold     bool   // a Logout Response has said how long to wait before the next login,
-	wait         time.Duration
+	maxImmediate uint32        // longest data segment of a command, bytes
+	maxTransfer  int64         // longest data of one command, bytes; 0: no limit
+	countsIn     bool          // the transport tells how much of a READ has arrived
+	turning      bool          // these limits will change; see takeLimits
+	heard        uint64        // PDUs received
+	seen         uint64        // signs of life at the last tick, see watch.connection
+	quiet        int64         // clock.now (ns) when something was last heard, or the time-out of a ping began
+	pinged       bool          // a NOP-Out of ours is not answered yet
+	early        bool          // that NOP-Out was sent before NopInterval was over: NopTimeout does not run yet
+	proved       bool          // a command was answered: the session makes progress
+	waitTold     bool          // a Logout Response has set wait
+	wait         time.Duration // Time2Wait of that response (RFC 7143 §11.15.3)
 }
 
 // setState is the only place where the state changes. The caller holds s.mu, or is the login.
@@ -105,8 +105,8 @@ func (c *conn) violation(format string, args ...any) {
 	c.doom(fmt.Errorf("the target broke the protocol: "+format, args...))
 }
 
-// illegal takes a transition that its table does not have: a mistake of ours, which ends
-// the connection, so that recovery begins anew. The caller holds s.mu.
+// illegal handles a transition that its table does not have, an internal error: it ends the
+// connection, so that recovery starts from a known state. The caller holds s.mu.
 func (s *Session) illegal(what string, from, to fmt.Stringer) {
 	err := fsm.Illegal("initiator", what, from, to)
 	if c := s.conn; c != nil {
@@ -122,8 +122,8 @@ func (c *conn) queue(p *iscsi.PDU) {
 	}
 }
 
-// queueImmediate queues the session's scratch PDU, which has the header of an immediate request
-// without data: that counts for nothing in the window (RFC 7143 §4.2.2.1). The caller holds s.mu.
+// queueImmediate queues the session's scratch PDU, an immediate request without data. Immediate
+// requests use no CmdSN (RFC 7143 §4.2.2.1). The caller holds s.mu.
 func (c *conn) queueImmediate() {
 	p := &c.s.pdu
 	p.BHS.SetCmdSN(c.s.win.CmdSN)
@@ -132,20 +132,21 @@ func (c *conn) queueImmediate() {
 	c.queue(p)
 }
 
-// kick transmits what is queued, unless the datamover is delivering answers:
-// it will do so itself when it has delivered the batch. The order matters:
-// what was queued before notifying was seen set is transmitted by that push.
+// kick transmits what is queued, unless the datamover is delivering answers: then it pushes
+// by itself after the batch. The caller queues before it calls kick, so that what it queued
+// before notifying was seen set is part of that push.
 func (c *conn) kick() {
 	if c.notifying.Load() == 0 {
 		c.dm.Push()
 	}
 }
 
-// unsolicited returns how much of a WRITE of n bytes, whose command has ahs bytes of
-// additional header segments, goes with the command and how much unasked for in all. Where
-// the target fetches data directly into its volume (RFC 7145) only writes that fit into the
-// command whole are sent along: a part that travels in the command would have to be copied
-// there. Additional header segments take their room there too, as Linux's target has no other.
+// unsolicited returns how many bytes of a WRITE of n bytes travel in the command PDU
+// (immediate), and how many travel without R2T in all (unsolicited, immediate included). ahs is
+// the length of the command's additional header segments. Over iSER (RFC 7145), where the
+// target reads data straight into its volume, only writes that fit into the command as a whole
+// are sent with it: the target would have to copy a part. Additional header segments count
+// against that room, because Linux's target has no other for them.
 func (c *conn) unsolicited(n, ahs uint32) (immediate, unsolicited uint32) {
 	if c.turning {
 		c.takeLimits(c.dm.Limits())
@@ -163,9 +164,9 @@ func (c *conn) unsolicited(n, ahs uint32) (immediate, unsolicited uint32) {
 	return immediate, unsolicited
 }
 
-// takeLimits takes what the transport carries. A stream that is turning into
-// an iSER connection (RFC 7145 §5.1) says what it will carry only afterwards;
-// until then it asks for quiet.
+// takeLimits notes the limits of the transport. A stream that is turning into an iSER
+// connection (RFC 7145 §5.1) knows its limits only afterwards; until then it sets
+// QuietUntilFirstCommand, and unsolicited asks again.
 func (c *conn) takeLimits(l iscsi.Limits) {
 	c.maxImmediate = c.login.params.MaxXmitDataSegmentLength
 	if m := l.MaxControlData; m > 0 && uint32(m) < c.maxImmediate {

@@ -20,8 +20,8 @@
 //	           v
 //	      SCSI Response ----> residual, status, sense ----> Done
 //	                                 |
-//	                unit attention, BUSY: sent again, where the LUN says that
-//	                it has changed only after a look at it
+//	                unit attention, BUSY: sent again; if the LUN says that it
+//	                has changed, only after the session has looked at it
 //
 // Nothing is allocated per command, and data is neither staged nor copied
 // here: over iSER the target reads and writes Request.Buf itself.

@@ -45,7 +45,8 @@ func (s *Session) endTask(t *task, err error) {
 	s.finish(r, r.cancel)
 }
 
-// stop keeps further commands of r from being started. The caller holds s.mu.
+// stop makes r end with err, and starts no further commands of it; those under way end first. The
+// caller holds s.mu.
 func (s *Session) stop(r *request, err error) {
 	if r.cancel == nil {
 		r.cancel = err
@@ -58,8 +59,8 @@ func (s *Session) stop(r *request, err error) {
 	}
 }
 
-// unknown takes note that r, if it has been cancelled or has failed in a part, may yet be carried out. An
-// ErrSessionLost says so already. The caller holds s.mu.
+// unknown adds ErrOutcomeUnknown to the error of r, if that is set: the target may still carry out
+// a part of r. ErrSessionLost says so already. The caller holds s.mu.
 func (s *Session) unknown(r *request) {
 	told := errors.Is(r.cancel, blockio.ErrOutcomeUnknown) || errors.Is(r.cancel, blockio.ErrSessionLost)
 	if r.cancel != nil && !told && (rowOf(r.Op).changes || !r.idempotent()) {
@@ -68,8 +69,8 @@ func (s *Session) unknown(r *request) {
 	}
 }
 
-// endLate ends what recovery has held back of a request, of all if that is nil: writes that timed out, or failed
-// in another part, with their connection. The caller holds s.mu.
+// endLate ends the parts of only, or of every request if that is nil, that recovery.holdBack has
+// kept from ending. The caller holds s.mu.
 func (s *Session) endLate(only *request) {
 	late := s.rec.late
 	s.rec.late = nil

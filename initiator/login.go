@@ -177,7 +177,7 @@ func (tr *transport) login(ctx context.Context, addr string, typ iscsi.SessionTy
 	return c, nil
 }
 
-// dialError says what could not be reached.
+// dialError adds the address to the error of a dial, and the cause of a deadline.
 func dialError(ctx context.Context, addr string, err error) error {
 	if c := context.Cause(ctx); c != nil && errors.Is(err, context.DeadlineExceeded) {
 		err = c
@@ -219,8 +219,8 @@ func digests(names []string) (ds []iscsi.Digest) {
 	return ds
 }
 
-// adopt makes a logged-in connection the session's. It fails when that has been
-// lost already. The caller holds s.mu.
+// adopt makes c, which has logged in, the connection of the session. It returns false if c has
+// been lost already. The caller holds s.mu.
 func (s *Session) adopt(c *conn) bool {
 	if c.state != connEntered {
 		return false

@@ -30,8 +30,8 @@ func (o *outbox) take() (*request, []func()) {
 	return done, later
 }
 
-// runLater does what outbox.take has returned, without the lock. Each request is told of by itself,
-// while its memory is at hand: one call for all that have ended together gains nothing (ADR 189).
+// runLater does what outbox.take has returned, without the lock. Done is called for each request
+// by itself, while that is in the cache: one call for all of them gains nothing (ADR 189).
 func runLater(done *request, later []func()) {
 	for done != nil {
 		r := done
@@ -62,7 +62,8 @@ func (s *Session) takeLocked() (*request, []func()) {
 	return s.out.take()
 }
 
-// atRest reports what drain waits for. The caller holds s.mu.
+// atRest reports whether nothing is outstanding at the target and, while commands flow, nothing
+// waits to be sent: logout.drain waits for that. The caller holds s.mu.
 func (s *Session) atRest() bool {
 	if s.conn != nil && s.conn.state == connFlowing && (s.tasks.used > 0 || !s.wait.queue.Empty()) {
 		return false
@@ -76,7 +77,8 @@ func (s *Session) atRest() bool {
 	return true
 }
 
-// event reports e after the next unlock, behind those that came about before. The caller holds s.mu.
+// event has OnEvent called with e after the next unlock, in the order of the events. The caller
+// holds s.mu.
 func (s *Session) event(e Event) {
 	if s.cfg.OnEvent == nil {
 		return

@@ -22,8 +22,8 @@ type geometry struct {
 	trimSame  bool  // Discard is WRITE SAME with UNMAP, for want of UNMAP
 }
 
-// prepare checks r and computes what its commands need to know. A request that
-// is wrong, or that has nothing to do, ends here: done is true and r.Err set.
+// prepare checks req and computes what its commands need. A request that is invalid, or has
+// nothing to do, ends here: done is true, and Err is set (nil in the latter case).
 func (l *LUN) prepare(req *Request) (r *request, done bool) {
 	r = stateOf(req)
 	r.lun, r.sess, r.next = l, nil, nil
@@ -101,9 +101,9 @@ func (r *request) carve(t *task, c *conn) {
 	}
 }
 
-// idempotent reports whether the command may be carried out twice with the
-// same result: only such a command is sent again when its fate is unknown. Of raw CDBs
-// these are our own look-ups, which only read.
+// idempotent reports whether the command has the same result if it is carried out twice: only
+// such a command is sent again when it is not known whether the target carried it out. Raw
+// CDBs of callers (once) never are; the session's own ones are, as they only read.
 func (r *request) idempotent() bool {
 	return r.flush == flushNow || rowOf(r.Op).repeatable && !r.once
 }

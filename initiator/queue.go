@@ -29,8 +29,8 @@ func (q *reqQueue) remove(r *request) bool {
 // taskList is a list of slots in order, linked by task.next.
 type taskList struct{ head, tail int32 }
 
-// backlog is what waits to be sent. The session's own goes ahead of the users', also while
-// recovery holds those back. The session's mutex guards it.
+// backlog is what waits to be sent. The session's own commands (ctl) go ahead of those of users,
+// and are sent even while recovery holds the latter back. The session's mutex guards it.
 type backlog struct {
 	tasks *table
 
@@ -39,7 +39,7 @@ type backlog struct {
 	delayed           int      // commands in taskDelayed, which will be among them when due
 }
 
-// forget empties the lists of commands to be sent again; their slots are whoever calls'.
+// forget empties the lists of commands to be sent again. The caller takes care of their slots.
 func (b *backlog) forget() { b.resend, b.ctlResend = taskList{none, none}, taskList{none, none} }
 
 // resendList is where a command that is to be sent again waits.
@@ -100,7 +100,7 @@ func (b *backlog) dropResend(t *task) {
 	}
 }
 
-// delay sends t again after a while; false means that the time for it is over.
+// delay has t sent again after a while, longer each time; false means that CommandTimeout is over.
 func (b *backlog) delay(t *task) bool {
 	s := t.sess
 	limit := s.cfg.CommandTimeout

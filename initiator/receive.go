@@ -7,8 +7,9 @@ import (
 	"softiser/internal/iscsi"
 )
 
-// ControlNotify receives every PDU but Data-In and R2T. Those that have come together are handled
-// under the session's lock together, before the outcome of any request is reported.
+// ControlNotify implements iscsi.Upper: it receives every PDU but Data-In and R2T. PDUs that
+// have arrived together are handled under one lock of the session, and Done callbacks run
+// only after all of them.
 func (c *conn) ControlNotify(p *iscsi.PDU) {
 	for p != nil && (!c.login.over || c.s == nil) {
 		next := p.Unlink()
@@ -40,13 +41,13 @@ func (c *conn) ControlNotify(p *iscsi.PDU) {
 	c.notifying.Add(-1)
 }
 
-// DataCompletionNotify belongs to the target's role.
+// DataCompletionNotify implements iscsi.Upper; only targets have Transfers.
 func (c *conn) DataCompletionNotify(*iscsi.Transfer) {}
 
-// Sequence belongs to the target's role.
+// Sequence implements iscsi.Upper; only datamovers of targets ask for it.
 func (c *conn) Sequence() iscsi.Sequence { return iscsi.Sequence{} }
 
-// ConnectionTerminateNotify is the last up-call of the datamover.
+// ConnectionTerminateNotify implements iscsi.Upper. It is the last up-call of the datamover.
 func (c *conn) ConnectionTerminateNotify(err error) {
 	if err == nil {
 		err = errors.New("the target closed the connection")
@@ -65,7 +66,7 @@ func (c *conn) receive(p *iscsi.PDU) {
 	s := c.s
 	b := &p.BHS
 	if p.Bad != nil {
-		// At error recovery level 0 what was lost cannot be asked for again.
+		// At error recovery level 0 a damaged PDU cannot be requested again (RFC 7143 §7.8).
 		c.violation("%v in a %v", p.Bad, b.Opcode())
 		return
 	}
@@ -116,7 +117,7 @@ func (c *conn) controlResponse(p *iscsi.PDU) {
 	}
 }
 
-// reject handles a PDU of ours that the target did not accept.
+// reject handles a Reject (RFC 7143 §11.17): the target did not accept a PDU of ours.
 func (c *conn) reject(p *iscsi.PDU) {
 	s := c.s
 	reason := p.BHS.Reject().Reason()
@@ -132,8 +133,8 @@ func (c *conn) reject(p *iscsi.PDU) {
 		return // after a rejected Data-Out the command still gets its response
 	}
 	if reason == iscsi.RejectDataDigest {
-		// The command has not been carried out, and at error recovery level 0 it cannot be sent
-		// again under its CmdSN, which counts as received at some targets only (RFC 7143 §7.8).
+		// The command has not been carried out. At error recovery level 0 it cannot be sent again,
+		// as only some targets count its CmdSN as received (RFC 7143 §7.8): give up the connection.
 		c.doom(err)
 		return
 	}

@@ -22,27 +22,27 @@ import (
 //
 //	loss      tasks: idempotent → resend list, in CmdSN order
 //	                 others     → ErrOutcomeUnknown
-//	attempts  after 0.1 s, then doubling up to 5 s, each with jitter, but never
-//	          more than 0.8 s apart while nobody listens, and 0.2 s for the first
-//	          seconds without a connection, which costs nobody anything; the wait
-//	          also grows with losses that follow a login closely
+//	attempts  after 0.1 s, then at intervals that double up to 5 s, with jitter;
+//	          but at most 0.8 s apart while the host refuses connections, and 0.2 s
+//	          in the first seconds, when attempts are cheap; the first interval
+//	          grows if connections are lost soon after their login
 //	check     the LUNs are still the same (VPD page 83h), or the session fails
 //	replay    resend list, then what was submitted meanwhile
 //
-// ReplacementTimeout runs from the loss until a command is answered again, so
-// a target that lets us in and drops us at once does not hold I/O for ever. When
-// it is over the session fails, or, with KeepTrying, fails its commands and goes
-// on with the attempts.
+// ReplacementTimeout runs from the loss until a command is answered again, so that a
+// target that accepts the login and then drops the connection cannot hold I/O for
+// ever. When it is over the session fails or, with KeepTrying, fails its commands and
+// keeps trying to log in.
 
-// recovery looks for the target while there is no connection. The session's mutex guards it.
+// recovery logs in again while there is no connection. The session's mutex guards it.
 type recovery struct {
 	s       *Session
 	lost    time.Time     // when the session stopped making progress; zero while it does
-	minWait time.Duration // the target asks for it before the next login (Time2Wait)
-	login   time.Time     // last one
+	minWait time.Duration // the target's Time2Wait: no login before it is over
+	login   time.Time     // of the last login
 	backoff time.Duration // before the first attempt after the next loss
-	order   []uint16      // of retire: the tasks that are sent again
-	late    []*request    // see holdBack; each stands for a part of its request
+	order   []uint16      // scratch of retire: slots of the commands that are sent again
+	late    []*request    // see holdBack; one entry for each part that is held back
 }
 
 // Back-off between attempts to log in.
@@ -52,12 +52,13 @@ const (
 	// maxRefused is the longest wait while the target's host refuses connections, or has no
 	// address: the target is being started, and its users wait for it.
 	maxRefused = 800 * time.Millisecond
-	// startGrace is how long "target not found" is not believed: a target that
-	// has just been started may listen before it has its targets (tgt does).
+	// startGrace is how long after a loss "target not found" does not end the attempts: a
+	// server that has just been started may listen before it has its targets (tgt does).
 	startGrace = 20 * time.Second
 )
 
-// ended takes note that a connection has.
+// ended handles the end of connection c with err: commands are retired, and the login loop is
+// started, unless c is not the session's (any more).
 func (rec *recovery) ended(c *conn, err error) {
 	s := rec.s
 	s.mu.Lock()
@@ -91,10 +92,10 @@ func (rec *recovery) ended(c *conn, err error) {
 		if s.cfg.FailNow {
 			rec.down(err)
 		}
-		// The new login is an implicit logout of the old session, which has to wait
-		// for DefaultTime2Wait (RFC 7143 §13.15). LIO needs these two seconds: an earlier
-		// login races with the end of the old session, and may hang the portal group.
-		// A Logout Response has a Time2Wait of its own (§11.15.3).
+		// The new login reinstates the session, and must not come before DefaultTime2Wait is
+		// over (RFC 7143 §13.15). LIO needs these two seconds: an earlier login races with the
+		// end of the old session, and may hang the portal group. A Logout Response has a
+		// Time2Wait of its own (§11.15.3), which then counts instead.
 		wait := time.Duration(s.last.params.DefaultTime2Wait) * time.Second
 		if c.waitTold {
 			wait = c.wait
@@ -108,8 +109,9 @@ func (rec *recovery) ended(c *conn, err error) {
 	s.unlock()
 }
 
-// retire ends what was outstanding on a lost connection, or has it wait for the next one. The
-// caller holds s.mu.
+// retire ends every PDU and command that was outstanding on the lost connection c, except the
+// commands that are sent again on the next one. lost is the error for those without a better
+// one. The caller holds s.mu.
 func (rec *recovery) retire(c *conn, lost error) {
 	s := rec.s
 	rec.order = rec.order[:0]
@@ -150,8 +152,8 @@ func (rec *recovery) retireCommand(c *conn, t *task, lost error) {
 	rec.order = append(rec.order, t.index)
 }
 
-// verdict says with which error a command ends; nil: it is sent again. sent says that the target may
-// have it.
+// verdict returns the error with which a command ends; nil: it is sent again. sent says that the
+// target may have received it.
 func (rec *recovery) verdict(t *task, sent bool, lost error) error {
 	s := rec.s
 	switch {
@@ -175,7 +177,7 @@ func (rec *recovery) verdict(t *task, sent bool, lost error) error {
 	}
 	since := time.Duration(s.clock.elapsed() - t.lost)
 	if t.replays > 0 && s.cfg.ReplacementTimeout > 0 && since >= s.cfg.ReplacementTimeout {
-		// It may be what kills the target.
+		// The command itself may be what brings the target down.
 		return fmt.Errorf("%w: the connection was lost %d times in %v while %v was outstanding",
 			ErrSessionLost, t.replays+1, since.Round(time.Second), t.opcode())
 	}
@@ -213,10 +215,12 @@ func (rec *recovery) endWaiting(lost error) {
 	}
 }
 
-// holdBack keeps a change that has timed out with its session, or has failed in another part, from its end
-// with err, until the login of the next session has ended it at the target or the session is given up: of a
-// LUN with several sessions, who is told of the failure may write anew over another one, and that write is to
-// be the last. The caller holds s.mu.
+// holdBack postpones the end of a command that changes blocks, and would now end with err because
+// it timed out, or because another part of its request failed, when its connection was lost.
+// The target may still carry it out until the next login has ended the old session. A LUN with
+// several sessions is the reason: the caller, told of the failure, might write the same blocks
+// again over another session, and the old command could overwrite that. It reports false, and
+// does nothing, where that cannot happen. See endLate. The caller holds s.mu.
 func (rec *recovery) holdBack(t *task, err error) bool {
 	r := t.req
 	if len(r.lun.paths) < 2 || !rowOf(r.Op).changes {
@@ -237,8 +241,8 @@ func (rec *recovery) give(err error) {
 	s.failAll(s.lostError())
 }
 
-// down fails what waits for the target, and what comes until it is back. The
-// caller holds s.mu.
+// down enters StateDown: requests that wait for the target fail, as do new ones until a login
+// succeeds. The caller holds s.mu.
 func (rec *recovery) down(err error) {
 	s := rec.s
 	s.err = err
@@ -250,7 +254,7 @@ func (rec *recovery) down(err error) {
 	s.failAll(s.lostError())
 }
 
-// runs reports whether the target is looked for. The caller holds s.mu.
+// runs reports whether the session is trying to log in again. The caller holds s.mu.
 func (rec *recovery) runs() bool {
 	s := rec.s
 	return s.state == StateRecovering || s.state == StateDown
@@ -320,8 +324,8 @@ func (rec *recovery) run() {
 // sleep waits; false means that the session is being closed.
 func (rec *recovery) sleep(d time.Duration) bool { return pause.For(rec.s.ctx, d) }
 
-// fail gives the session up unless it is being closed. It returns true when the
-// attempts go on.
+// fail gives up the session because of err, or, with KeepTrying, only its requests (down); it
+// does neither if the session is being closed. It returns true if the attempts go on.
 func (rec *recovery) fail(err error) (goOn bool) {
 	s := rec.s
 	s.mu.Lock()
@@ -365,7 +369,7 @@ func (rec *recovery) reinstate() error {
 	n := 0
 	s.clock.now = s.clock.elapsed()
 	for i := s.wait.resend.head; i != none; i = s.tasks.slots[i].next {
-		// Its time starts anew: it was not the target that kept it waiting.
+		// CommandTimeout starts anew: the time without a connection does not count.
 		s.tasks.slots[i].started = s.clock.now
 		s.stats.Replayed++
 		n++
@@ -386,7 +390,8 @@ func (rec *recovery) reinstate() error {
 	return nil
 }
 
-// connect logs in. A login that is not answered is given up when others are.
+// connect logs in. It gives up an attempt that gets no answer when a second connection to the
+// target does get one (see initiator/internal/silence).
 func (rec *recovery) connect() (c *conn, err error) {
 	s := rec.s
 	s.mu.Lock()
@@ -410,7 +415,8 @@ func (c *conn) drop(err error) {
 	<-c.gone
 }
 
-// starting reports a refusal that a target in the middle of its start gives.
+// starting reports whether err is the refusal that a target gives which has not finished its start
+// (Target Not Found, RFC 7143 §11.13.5).
 func starting(err error) bool {
 	var le *iscsi.LoginError
 	return errors.As(err, &le) && le.Status == iscsi.LoginNotFound

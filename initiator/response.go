@@ -11,7 +11,7 @@ import (
 	"softiser/internal/spc"
 )
 
-// fate is what becomes of a command that the target has answered.
+// fate is what happens to a command that the target has answered.
 type fate uint8
 
 const (
@@ -41,7 +41,7 @@ func (c *conn) scsiResponse(p *iscsi.PDU) {
 		return
 	}
 	if c.countsIn && t.inLen > t.bufs.InLen {
-		// Where arriving data is counted, GOOD without the data is not believed.
+		// Where the transport counts the data, a GOOD without all of it is not believed.
 		resid = max(resid, t.inLen-t.bufs.InLen)
 	}
 	c.proved = true
@@ -53,11 +53,11 @@ func (c *conn) scsiResponse(p *iscsi.PDU) {
 	r := t.req
 	what, err := judge{s, t}.response(resp, p.Data)
 	switch {
-	case what == fateDone && err == nil: // with something to tell
+	case what == fateDone && err == nil: // CONDITION MET, RECOVERED ERROR or COMPLETED
 		s.carriedOut(t, resp, resid)
 		return
 	case t.state == taskAborting:
-		// It ended by itself before the abort reached it.
+		// The command ended by itself before the abort reached it.
 	case what == fateAgain && t.retries < maxAgain && r.cancel == nil:
 		c.again(t, err)
 		return
@@ -90,7 +90,8 @@ func (s *Session) carriedOut(t *task, resp iscsi.SCSIResponse, resid uint32) {
 	s.endTask(t, err)
 }
 
-// again sends a command anew that the target has not carried out, because of err. The caller holds s.mu.
+// again has a command sent again that the target has not carried out because of err. The caller
+// holds s.mu.
 func (c *conn) again(t *task, err error) {
 	s := c.s
 	t.retries++
@@ -103,8 +104,8 @@ func (c *conn) again(t *task, err error) {
 	}
 }
 
-// otherUnit reports a unit attention that says that the LUN's identity may be
-// another one.
+// otherUnit reports whether err is a unit attention that says that the LUN may be another
+// volume now (INQUIRY DATA HAS CHANGED, 3F/03).
 func otherUnit(err error) bool {
 	var se *spc.SenseError
 	return errors.As(err, &se) && se.Sense.Key == spc.KeyUnitAttention && se.Sense.ASC == spc.ASCInquiryChanged
@@ -203,9 +204,9 @@ func (j judge) sense(e *spc.SenseError) (fate, error) {
 	return fateDone, deviceError(e)
 }
 
-// deferred judges a command that ended with what the target had to tell
-// about an earlier one, which was acknowledged: it has not been carried out itself
-// (SPC-4 §4.5.5), whatever the sense key is.
+// deferred judges a command that ended with a deferred error, which is about an earlier command
+// that had been acknowledged. The command itself has not been carried out (SPC-4 §4.5.5),
+// whatever the sense key is.
 func (j judge) deferred(e *spc.SenseError) (fate, error) {
 	switch e.Sense.Key {
 	case spc.KeyNoSense, spc.KeyRecovered, spc.KeyCompleted:
@@ -225,8 +226,8 @@ func (j judge) deferred(e *spc.SenseError) (fate, error) {
 	return fateDone, deviceError(e)
 }
 
-// deviceError adds the blockdev error that a sense condition stands for, so
-// that a LUN's errors are those of any other device.
+// deviceError wraps e with the blockdev error that its sense condition corresponds to, so that a
+// LUN fails with the same errors as any other blockdev.Device.
 func deviceError(e *spc.SenseError) error {
 	kind := error(nil)
 	switch e.Sense.Key {

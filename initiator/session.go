@@ -16,11 +16,11 @@ import (
 // the loss of its connection: commands wait while it logs in again, and those
 // that may be repeated are repeated. All methods are safe for concurrent use.
 //
-// Its parts each keep one thing: the slots of commands (table), what waits to be sent
-// (backlog), the LUNs and the looks at them (units), what their caches may have lost (caches),
-// aborts (taskManagement), the way back to the target (recovery), the clock, the time-outs (watch), and what
-// is done once the lock is released (outbox). One mutex guards them all: an answer concerns
-// most of them. What comes from the target is taken by its connection (conn).
+// Each part has one job: table keeps the command slots, backlog what waits to be sent, units the
+// LUNs and whether they have to be inspected, caches what the target's write cache may have
+// lost; taskManagement aborts commands, recovery logs in again, clock and watch see to
+// time-outs, and outbox keeps what is done after the lock is released. One mutex guards them
+// all, as an answer concerns most of them. PDUs from the target are handled by conn.
 //
 // Goroutines: the datamover's receive goroutine delivers answers and runs Done
 // callbacks; watch.keep sees to the time-outs; recovery.run runs while there is no
@@ -34,11 +34,11 @@ type Session struct {
 	transport transport
 	events    *inorder.Teller[Event]
 
-	flowing atomic.Bool // state is StateActive; for the choice of a path
+	flowing atomic.Bool // state is StateActive; read without mu when a path is chosen
 
 	// mu guards everything below and the tasks. It may be held across
 	// SendControl and ReleaseTask of the datamover, never across Push, Terminate
-	// or a Done callback. It is taken after no other lock of this package.
+	// or a Done callback. No other lock of this package is held when it is taken.
 	mu      sync.Mutex
 	state   State
 	resting bool   // nothing is sent; see rest.go
@@ -60,7 +60,9 @@ type Session struct {
 	pdu     iscsi.PDU // scratch of send
 }
 
-// Dial connects and logs in to cfg.TargetName at cfg.Address.
+// Dial connects and logs in to cfg.TargetName at cfg.Address; ctx bounds that alone, not the life
+// of the session. The caller closes the session. Errors are *ConfigError, *LoginError,
+// ErrNoConnection and what is wrong with Config.Carried.
 func Dial(ctx context.Context, cfg Config) (*Session, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.validate(false); err != nil {

@@ -31,7 +31,7 @@ func (s *Session) enqueue(r *request) *conn {
 	r.sess = s
 	switch s.state {
 	case StateClosing:
-		if !r.ctl { // commands of our own go on: outstanding ones may wait for a look at their LUN
+		if !r.ctl { // the session's own commands go on: outstanding requests may wait for them
 			s.finish(r, ErrClosed)
 			return nil
 		}

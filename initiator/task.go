@@ -19,9 +19,9 @@ type taskState uint8
 const (
 	taskFree     taskState = iota
 	taskSent               // at the target
-	taskAborting           // at the target, ABORT TASK or LUN RESET is on its way
-	taskDelayed            // will be sent again when due
-	taskResend             // in the list of commands to be sent again
+	taskAborting           // at the target; ABORT TASK or LUN RESET is outstanding
+	taskDelayed            // becomes taskResend at task.due
+	taskResend             // in a list of commands to be sent again
 )
 
 // String returns the state's name.
@@ -29,8 +29,8 @@ func (t taskState) String() string {
 	return [...]string{"free", "sent", "aborting", "delayed", "to be sent again"}[t]
 }
 
-// nextTask is the drawing of taskState. Losing the connection makes anew the list of those
-// that are sent again.
+// nextTask is the drawing of taskState as a table. A task that stays taskResend when the
+// connection is lost makes no transition: recovery.queueAgain builds the list anew.
 var nextTask = fsm.Of([][]taskState{
 	taskFree:     {taskSent},
 	taskSent:     {taskFree, taskAborting, taskDelayed, taskResend},
@@ -39,8 +39,8 @@ var nextTask = fsm.Of([][]taskState{
 	taskResend:   {taskFree, taskSent},
 })
 
-// setState is the only place where a slot's state changes; false says that nothing has,
-// because the table does not have it.
+// setState is the only place where a slot's state changes. It returns false, and ends the
+// connection, for a transition that nextTask does not have; the state then stays.
 func (t *task) setState(to taskState) bool {
 	if t.state != to && !nextTask.Has(t.state, to) {
 		t.sess.illegal("a command slot", t.state, to)
@@ -67,8 +67,8 @@ const controlSlots = 16
 // task is one slot of a session's table: a command or another PDU that waits
 // for its answer. Slots are made once; nothing is allocated per command.
 //
-// What a command that meets no obstacle uses comes first, in four lines of the cache: with
-// many sessions each of them comes from far away.
+// Fields that a command without obstacles uses come first, in four cache lines: with many
+// sessions every one of them is a cache miss.
 type task struct {
 	sess   *Session
 	state  taskState
@@ -85,38 +85,38 @@ type task struct {
 	// A command.
 	req     *request
 	lun     uint64 // as on the wire
-	off, n  int64  // what part of the request it covers, bytes from its start
+	off, n  int64  // the part of the request that it covers, bytes from the start of that
 	cdb     [16]byte
-	started int64 // s.clock.now when first sent
+	started int64 // clock.now (ns) when first sent
 	bufs    iscsi.TaskBuffers
 	segs    [][]byte  // backing of bufs.In or bufs.Out
 	one     [1][]byte // backing of segs for a single piece
 	ahs     []byte    // the rest of a CDB longer than 16 bytes
 	replays uint32    // connections lost while it was outstanding
 	retries uint8     // unit attentions and aborted commands in a row
-	asked   bool      // taskAborting: the target has been asked to; kindTMF: counts among those outstanding
+	asked   bool      // taskAborting: ABORT TASK or LUN RESET has been sent; kindTMF: it counts in taskManagement.outstanding
 	taskRest
 }
 
-// taskRest is what a slot has for anything else.
+// taskRest has the fields that are used less often.
 type taskRest struct {
-	param    [24]byte // UNMAP list
-	due      int64    // taskDelayed: s.clock.now when it is sent again
-	lost     int64    // when the first connection was that has been lost while it was outstanding
-	abortErr error    // taskAborting: what the command ends with
+	param    [24]byte // UNMAP parameter list
+	due      int64    // taskDelayed: clock.now (ns) when it is sent again
+	lost     int64    // clock.now (ns) at the first loss of a connection while it was outstanding
+	abortErr error    // taskAborting: the error that the command ends with
 
-	// Another PDU.
-	deadline int64              // s.clock.now when it is overdue
+	// PDUs other than commands.
+	deadline int64              // clock.now (ns) when it is overdue
 	ref      uint16             // kindTMF: the slot to abort
 	function iscsi.TaskFunction // kindTMF
-	refITT   uint32             // of ref, to see that it is the same use
+	refITT   uint32             // kindTMF: the tag of ref, which tells whether its slot is still in that use
 	answer   func(p *iscsi.PDU, err error)
 }
 
 const none = -1
 
-// itt returns the Initiator Task Tag: the slot's number and how often it was
-// used, so that an answer to an earlier use is not taken for one to this.
+// itt returns the Initiator Task Tag: the number of the slot and a count of its uses, so that
+// a late answer to an earlier use is not taken for an answer to this one.
 func (t *task) itt() uint32 { return uint32(t.gen)<<16 | uint32(t.index) }
 
 // opcode returns the command's operation code.
@@ -154,7 +154,8 @@ func (tb *table) push(t *task) {
 	t.next, *h = *h, int32(t.index)
 }
 
-// control takes a free slot for a request that no window of commands holds back, or returns nil.
+// control takes a free slot for a PDU outside the command window, such as NOP-Out or task
+// management; nil if there is none.
 func (tb *table) control(k taskKind) *task { return tb.get(true, k) }
 
 // get takes a free slot, one of those for control if ctl, or returns nil.

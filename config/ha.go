@@ -6,37 +6,38 @@ import (
 	"slices"
 )
 
-// HA is what this node of a cluster shares with others: groups of volumes, each of which
-// one node has at a time. Who has it the cluster's manager decides, by iser-target promote
+// HA is what this node of a cluster shares with others: groups of volumes, each of which is
+// active on one node at a time. The cluster manager decides on which one, by iser-target promote
 // and demote; see docs/ha.
 type HA struct {
-	Node string `mapstructure:"node" json:"node,omitempty"` // the name of this node; another one on each
-	// Store is a folder that all nodes reach, or that moves with the volumes: who owns the
-	// groups, reservations, saved mode pages. It takes the place of admin.state_dir for them.
+	Node string `mapstructure:"node" json:"node,omitempty"` // the name of this node, different on each node
+	// Store is a folder that all nodes reach, or that moves with the volumes. It has the owner of
+	// each group, reservations and saved mode pages, and takes the place of admin.state_dir for
+	// the volumes of groups.
 	Store  string    `mapstructure:"store" json:"store,omitempty"`
 	Groups []HAGroup `mapstructure:"groups" json:"groups,omitempty"`
-	// Portals are those of other nodes. SendTargets tells initiators of them with targets whose
-	// volumes move, and so does REPORT TARGET PORT GROUPS. NVMe has subsystems[].remote.
+	// Portals are those of other nodes. For targets whose volumes move, SendTargets and REPORT
+	// TARGET PORT GROUPS report them to initiators. NVMe has subsystems[].remote.
 	Portals []HAPortal `mapstructure:"portals" json:"portals,omitempty"`
 }
 
 // HAPortal is a portal of another node for iSCSI and iSER.
 type HAPortal struct {
 	Address string `mapstructure:"address" json:"address"` // IP:port; roce://IP[:port]
-	Group   int    `mapstructure:"group" json:"group"`     // its portal group there, of no portal here
+	Group   int    `mapstructure:"group" json:"group"`     // its portal group tag, which no portal here may have
 }
 
 // HAGroup is a group of volumes that move together.
 type HAGroup struct {
 	Name    string   `mapstructure:"name" json:"name"`       // what promote, demote and group take
 	Volumes []string `mapstructure:"volumes" json:"volumes"` // names of volumes
-	// Fencing says what keeps a node that has lost the group from the data of its volumes:
+	// Fencing says what keeps a node that has lost the group from writing to its volumes:
 	// node, replication, reservation.
 	Fencing string `mapstructure:"fencing" json:"fencing"`
-	// Start says whether the node has the group from its start on: standby (or nothing), active.
+	// Start is the state of the group when the node starts: standby (or nothing), active.
 	Start string `mapstructure:"start" json:"start,omitempty"`
-	// Grace is how long commands may go on when the group is given up, before their initiators
-	// are told to come again.
+	// Grace is how long running commands may take when the group is given up, before they are
+	// ended and their initiators repeat them.
 	Grace Duration `mapstructure:"grace" json:"grace,omitempty"`
 }
 
@@ -72,7 +73,7 @@ func (c *Config) checkHA(r *report) {
 	}
 	need(r, "ha.node", h.Node, "the name of this node, another one on each")
 	if h.Store == "" {
-		r.add("ha.store", "missing; name a folder that all nodes reach, or that moves with the volumes: reservations have to hold on the node that goes on")
+		r.add("ha.store", "missing; name a folder that all nodes reach, or that moves with the volumes: reservations have to hold on the node that takes over")
 	} else if h.Store == c.Admin.StateDir {
 		r.add("ha.store", "is admin.state_dir, which is this node's own; name a folder that the nodes share")
 	}

@@ -12,7 +12,7 @@ type Config struct {
 	Portals []Portal `mapstructure:"portals" json:"portals"`
 	Volumes []Volume `mapstructure:"volumes" json:"volumes"`
 	Targets []Target `mapstructure:"targets" json:"targets"`
-	// Subsystems serve volumes over NVMe/TCP, on the same portals.
+	// Subsystems serve volumes over NVMe/TCP and NVMe/RDMA, on the same portals.
 	Subsystems []Subsystem `mapstructure:"subsystems" json:"subsystems,omitempty"`
 	Discovery  Discovery   `mapstructure:"discovery" json:"discovery"`
 	// HA is what this node shares with others of a cluster.
@@ -27,21 +27,21 @@ type Config struct {
 	File string `mapstructure:"-" json:"file,omitempty"`
 }
 
-// Portal is one listening address. It serves iSER and iSCSI alike: the first
-// bytes of a connection tell which it is.
+// Portal is one listening address. It serves all protocols: the first bytes of a connection
+// tell which one it speaks.
 type Portal struct {
 	Listen    string   `mapstructure:"listen" json:"listen"`                 // host:port, [v6]:port, :port; roce://address[:port]
 	Group     int      `mapstructure:"group" json:"group"`                   // target portal group tag, 1-65535
 	Advertise string   `mapstructure:"advertise" json:"advertise,omitempty"` // address for SendTargets behind NAT
 	Protocols []string `mapstructure:"protocols" json:"protocols,omitempty"` // what is spoken there: iscsi, iser, nvme-tcp, nvme-rdma; none: all
-	// Freebind lets the portal listen on an address that this node does not have yet: that of
-	// a group that moves between nodes (IP_FREEBIND).
+	// Freebind lets the portal listen on an address that this node does not have yet, such as
+	// the address of a group that moves between nodes (IP_FREEBIND).
 	Freebind   bool   `mapstructure:"freebind" json:"freebind,omitempty"`
 	Congestion string `mapstructure:"congestion" json:"congestion,omitempty"`   // TCP congestion control: auto (or nothing), host, or a name
 	SendBuffer Size   `mapstructure:"send_buffer" json:"send_buffer,omitempty"` // SO_SNDBUF, 0: the host's
 	RecvBuffer Size   `mapstructure:"recv_buffer" json:"recv_buffer,omitempty"` // SO_RCVBUF, 0: 1 MiB for initiators on this host, else the host's
-	// TLS has the portal speak iSCSI in TLS, for iser-initiator and whatever connects through a
-	// tunnel such as stunnel's.
+	// TLS encrypts iSCSI on the portal, for iser-initiator and for initiators that connect
+	// through a tunnel such as stunnel.
 	TLS *PortalTLS `mapstructure:"tls" json:"tls,omitempty"`
 }
 
@@ -98,16 +98,16 @@ type Volume struct {
 	Name          string     `mapstructure:"name" json:"name"`                                 // how LUNs, namespaces, groups and commands name it
 	Type          VolumeType `mapstructure:"type" json:"type"`                                 // file, raw (a block device), memory, null (reads zeroes, forgets writes), lvm (a logical volume)
 	Path          string     `mapstructure:"path" json:"path,omitempty"`                       // file, raw; relative to the configuration file
-	Size          Size       `mapstructure:"size" json:"size,omitempty"`                       // file: at least; one that has grown is served whole
+	Size          Size       `mapstructure:"size" json:"size,omitempty"`                       // bytes; of a file the smallest size: a longer one is served whole
 	Create        bool       `mapstructure:"create" json:"create"`                             // file, lvm: make it when missing
 	Preallocate   bool       `mapstructure:"preallocate" json:"preallocate"`                   // file: reserve all space at start
 	WriteThrough  bool       `mapstructure:"write_through" json:"write_through"`               // file, raw: every write is durable before it is answered
 	Placement     string     `mapstructure:"placement" json:"placement,omitempty"`             // of WRITE data: direct, verified; of files and devices on disks both are the same
-	ReadOnly      bool       `mapstructure:"read_only" json:"read_only"`                       // open it for reading only; nobody can write
+	ReadOnly      bool       `mapstructure:"read_only" json:"read_only"`                       // open it for reading only; no initiator can write
 	Removable     bool       `mapstructure:"removable" json:"removable"`                       // a medium that initiators may eject and load
 	BlockSize     Size       `mapstructure:"block_size" json:"block_size,omitempty"`           // 512 or 4096
 	PhysBlockSize Size       `mapstructure:"phys_block_size" json:"phys_block_size,omitempty"` // ≥ block_size
-	Rotational    bool       `mapstructure:"rotational" json:"rotational"`                     // say that seeks cost, whatever the disk below says
+	Rotational    bool       `mapstructure:"rotational" json:"rotational"`                     // tell initiators that seeks are slow, whatever the disk below says
 	Serial        string     `mapstructure:"serial" json:"serial,omitempty"`                   // VPD 80; derived when empty; a memory volume without one is another disk after each start
 	WWID          string     `mapstructure:"wwid" json:"wwid,omitempty"`                       // NAA 6: 32 hex digits; derived when empty
 	Lock          bool       `mapstructure:"lock" json:"lock"`                                 // mlock the mapping
@@ -115,12 +115,12 @@ type Volume struct {
 	VG            string     `mapstructure:"vg" json:"vg,omitempty"`                           // lvm: the volume group
 	LV            string     `mapstructure:"lv" json:"lv,omitempty"`                           // lvm: the logical volume
 	Devices       []string   `mapstructure:"devices" json:"devices,omitempty"`                 // lvm: files and block devices of the group
-	Stripes       int        `mapstructure:"stripes" json:"stripes,omitempty"`                 // lvm, created: over so many devices
+	Stripes       int        `mapstructure:"stripes" json:"stripes,omitempty"`                 // lvm, created: the number of devices to stripe over
 	StripeSize    Size       `mapstructure:"stripe_size" json:"stripe_size,omitempty"`         // lvm, created: 64KiB if 0
 	Pool          string     `mapstructure:"pool" json:"pool,omitempty"`                       // lvm, created: a thin volume in this pool
 	PoolSize      Size       `mapstructure:"pool_size" json:"pool_size,omitempty"`             // lvm: create the pool with this size
 	ErrorWhenFull bool       `mapstructure:"error_when_full" json:"error_when_full"`           // lvm, pool created: writes to a full pool fail at once
-	Snapshots     Snapshots  `mapstructure:"snapshots" json:"snapshots,omitzero"`              // lvm: taken and removed by the target
+	Snapshots     Snapshots  `mapstructure:"snapshots" json:"snapshots,omitzero"`              // lvm: snapshots that the target takes and removes on a schedule
 	QoS           QoS        `mapstructure:"qos" json:"qos"`
 	Fault         Fault      `mapstructure:"fault" json:"fault"`
 }
@@ -138,7 +138,7 @@ type Fault struct {
 	ReadDelay  Duration `mapstructure:"read_delay" json:"read_delay,omitempty"`   // added to each read
 	WriteDelay Duration `mapstructure:"write_delay" json:"write_delay,omitempty"` // added to each write
 	ErrorRate  float64  `mapstructure:"error_rate" json:"error_rate,omitempty"`   // 0 to 1, share of commands
-	Seed       int64    `mapstructure:"seed" json:"seed,omitempty"`               // of what is chosen at random
+	Seed       int64    `mapstructure:"seed" json:"seed,omitempty"`               // seed of the random choice of failing commands
 }
 
 // Target is one iSCSI target node.
@@ -150,7 +150,7 @@ type Target struct {
 	ACL      ACL      `mapstructure:"acl" json:"acl"`
 	Portals  []string `mapstructure:"portals" json:"portals,omitempty"`   // listen addresses it is offered on; empty: all
 	Redirect string   `mapstructure:"redirect" json:"redirect,omitempty"` // host:port: moved temporarily
-	// ALUAMode says who changes access states: implicit, this side only; explicit, initiators too.
+	// ALUAMode says who may change access states: implicit: only this side; explicit: initiators too.
 	ALUAMode string `mapstructure:"alua_mode" json:"alua_mode,omitempty"`
 }
 
@@ -159,8 +159,8 @@ type LUN struct {
 	LUN      int    `mapstructure:"lun" json:"lun"`             // 0 to 16383
 	Volume   string `mapstructure:"volume" json:"volume"`       // the name of one of volumes
 	ReadOnly bool   `mapstructure:"read_only" json:"read_only"` // initiators of this target cannot write
-	ALUA     string `mapstructure:"alua" json:"alua,omitempty"` // state through every portal group: active-optimized, active-non-optimized, standby, unavailable, offline
-	// ALUAGroups are the portal groups through which the state is another one.
+	ALUA     string `mapstructure:"alua" json:"alua,omitempty"` // access state through every portal group: active-optimized, active-non-optimized, standby, unavailable, offline
+	// ALUAGroups are the portal groups through which the state differs from alua.
 	ALUAGroups []ALUAGroup `mapstructure:"alua_groups" json:"alua_groups,omitempty"`
 }
 
@@ -187,8 +187,8 @@ type Subsystem struct {
 	// SecureChannel says who has to use TLS: allowed (hosts whose only key is for TLS),
 	// required (every host), none (nobody can); empty: allowed.
 	SecureChannel string `mapstructure:"secure_channel" json:"secure_channel,omitempty"`
-	// Remote are portals of other nodes that serve the subsystem too. Discovery tells hosts
-	// of them; it takes a range of controller identifiers of our own, and volumes with wwid.
+	// Remote are portals of other nodes that serve the subsystem too; discovery reports them to
+	// hosts. This needs min_cntlid and max_cntlid, different on each node, and volumes with a wwid.
 	Remote []Remote `mapstructure:"remote" json:"remote,omitempty"`
 }
 
@@ -198,10 +198,10 @@ type Namespace struct {
 	Volume   string `mapstructure:"volume" json:"volume"`       // the name of one of volumes
 	ReadOnly bool   `mapstructure:"read_only" json:"read_only"` // hosts of this subsystem cannot write
 	// ANA is the access state through every portal group: optimized, non-optimized,
-	// inaccessible, persistent-loss; empty, and no ana_groups: that of the volume, which LUNs
-	// of it may give.
+	// inaccessible, persistent-loss; empty, and no ana_groups: that of the volume, which its
+	// LUNs may set.
 	ANA       string     `mapstructure:"ana" json:"ana,omitempty"`
-	ANAGroups []ANAGroup `mapstructure:"ana_groups" json:"ana_groups,omitempty"` // where it is another one
+	ANAGroups []ANAGroup `mapstructure:"ana_groups" json:"ana_groups,omitempty"` // portal groups through which it differs from ana
 }
 
 // ANAGroup is the access state of a namespace through one portal group.
@@ -214,13 +214,13 @@ type ANAGroup struct {
 type ACL struct {
 	Initiators []string `mapstructure:"initiators" json:"initiators,omitempty"` // IQNs; * and ? match
 	Networks   []string `mapstructure:"networks" json:"networks,omitempty"`     // CIDR or address
-	// Bind says to which CHAP users or certificates initiator names belong: only they come in
-	// under those, which need not be listed again under initiators.
+	// Bind reserves initiator names for CHAP users or certificates: only those may log in under
+	// such a name, which need not be listed under initiators as well.
 	Bind []Binding `mapstructure:"bind" json:"bind,omitempty"`
 }
 
-// Binding gives initiator names to CHAP users, or to those with a certificate; where it
-// lists both, both are asked for.
+// Binding reserves initiator names for CHAP users, for holders of certificates, or, if it lists
+// both, for users who have such a certificate.
 type Binding struct {
 	Initiator string   `mapstructure:"initiator" json:"initiator"`   // IQN; * and ? match
 	Users     []string `mapstructure:"users" json:"users,omitempty"` // names of auth.users
@@ -234,7 +234,7 @@ type Auth struct {
 	Method     string   `mapstructure:"method" json:"method"`                   // none, chap
 	Algorithms []string `mapstructure:"algorithms" json:"algorithms,omitempty"` // preferred first: md5, sha1, sha256, sha3-256
 	Users      []User   `mapstructure:"users" json:"users,omitempty"`
-	Mutual     *User    `mapstructure:"mutual" json:"mutual,omitempty"` // what we prove when the initiator asks
+	Mutual     *User    `mapstructure:"mutual" json:"mutual,omitempty"` // what the target proves when the initiator asks for mutual CHAP
 }
 
 // User is a CHAP name and where its secret comes from. The secret itself is
@@ -277,7 +277,7 @@ type Remote struct {
 type ISCSI struct {
 	QueueDepth         int      `mapstructure:"queue_depth" json:"queue_depth"`                     // CmdSN window
 	ImmediateData      bool     `mapstructure:"immediate_data" json:"immediate_data"`               // ImmediateData: data in the PDU of a command
-	InitialR2T         bool     `mapstructure:"initial_r2t" json:"initial_r2t"`                     // InitialR2T: no other data before it is asked for
+	InitialR2T         bool     `mapstructure:"initial_r2t" json:"initial_r2t"`                     // InitialR2T: no Data-Out before an R2T asks for it
 	FirstBurst         Size     `mapstructure:"first_burst" json:"first_burst"`                     // FirstBurstLength: unsolicited data of a command; at most max_burst
 	MaxBurst           Size     `mapstructure:"max_burst" json:"max_burst"`                         // MaxBurstLength: data of one R2T, or of one sequence of Data-In
 	MaxRecvDataSegment Size     `mapstructure:"max_recv_data_segment" json:"max_recv_data_segment"` // MaxRecvDataSegmentLength of the target
@@ -286,10 +286,10 @@ type ISCSI struct {
 	ErrorRecoveryLevel int      `mapstructure:"error_recovery_level" json:"error_recovery_level"`   // on TCP
 	HeaderDigest       []string `mapstructure:"header_digest" json:"header_digest"`                 // preferred first: none, crc32c
 	DataDigest         []string `mapstructure:"data_digest" json:"data_digest"`                     // the same for data; over iSER there are none
-	Time2Wait          Duration `mapstructure:"time2wait" json:"time2wait"`                         // DefaultTime2Wait: before an initiator comes again
+	Time2Wait          Duration `mapstructure:"time2wait" json:"time2wait"`                         // DefaultTime2Wait: how long an initiator waits before it logs in again
 	Time2Retain        Duration `mapstructure:"time2retain" json:"time2retain"`                     // DefaultTime2Retain: how long a session without connections is kept
-	NopInterval        Duration `mapstructure:"nop_interval" json:"nop_interval"`                   // a session that is silent for so long is pinged; 0s: never
-	NopTimeout         Duration `mapstructure:"nop_timeout" json:"nop_timeout"`                     // a ping that is not answered for so long ends the connection
+	NopInterval        Duration `mapstructure:"nop_interval" json:"nop_interval"`                   // a session that is silent for this long is pinged; 0s: never
+	NopTimeout         Duration `mapstructure:"nop_timeout" json:"nop_timeout"`                     // a ping that is not answered for this long ends the connection
 	LoginTimeout       Duration `mapstructure:"login_timeout" json:"login_timeout"`                 // how long a login may take
 }
 
@@ -300,27 +300,27 @@ type Transport struct {
 	FPDU       string `mapstructure:"fpdu" json:"fpdu"`                 // auto, mss, big
 	BusyPoll   string `mapstructure:"busy_poll_us" json:"busy_poll_us"` // auto, or microseconds
 	IRD        int    `mapstructure:"ird" json:"ird"`                   // RDMA Reads of an initiator that may be outstanding, 1-256
-	ORD        int    `mapstructure:"ord" json:"ord"`                   // RDMA Reads of ours that may be outstanding, 1-256
-	StreamISER bool   `mapstructure:"stream_login" json:"stream_login"` // also RFC 7145's own start-up
+	ORD        int    `mapstructure:"ord" json:"ord"`                   // RDMA Reads of the target that may be outstanding, 1-256
+	StreamISER bool   `mapstructure:"stream_login" json:"stream_login"` // also accept a login over the TCP stream before RDMA mode (RFC 7145 §5.1)
 }
 
 // Limits bound what peers can make the process use.
 type Limits struct {
 	Sessions           int      `mapstructure:"sessions" json:"sessions"`                         // of all initiators together
-	SessionsPerAddress int      `mapstructure:"sessions_per_address" json:"sessions_per_address"` // and per CHAP user, once more than half are there; 0: an eighth
+	SessionsPerAddress int      `mapstructure:"sessions_per_address" json:"sessions_per_address"` // and per CHAP user, once more than half of them are in use; 0: an eighth
 	ReservedSessions   int      `mapstructure:"reserved_sessions" json:"reserved_sessions"`       // for initiators that authenticate or that an ACL names; 0: an eighth
-	DiscoveryAge       Duration `mapstructure:"discovery_age" json:"discovery_age"`               // a discovery session ends then; 0: never
+	DiscoveryAge       Duration `mapstructure:"discovery_age" json:"discovery_age"`               // a discovery session ends after this time; 0: never
 	PendingLogins      int      `mapstructure:"pending_logins" json:"pending_logins"`             // connections that have not logged in
-	PendingPerAddress  int      `mapstructure:"pending_per_address" json:"pending_per_address"`   // once more than half are there; 0: an eighth
-	Workers            int      `mapstructure:"workers" json:"workers"`                           // per volume; twice as many for writes that are to be durable or have been received
-	StagingMemory      Size     `mapstructure:"staging_memory" json:"staging_memory"`             // memory for data that is not placed in its volume at once, of all peers together; writes to one volume have an eighth, those of one initiator a quarter
+	PendingPerAddress  int      `mapstructure:"pending_per_address" json:"pending_per_address"`   // once more than half of them are in use; 0: an eighth
+	Workers            int      `mapstructure:"workers" json:"workers"`                           // how many commands of a volume may wait for storage at once; twice as many for writes that have to be durable, or whose data has been received
+	StagingMemory      Size     `mapstructure:"staging_memory" json:"staging_memory"`             // memory for data that is not received straight into its volume, of all peers together; writes to one volume may use an eighth, those of one initiator a quarter
 }
 
 // Admin is the local control interface.
 type Admin struct {
-	Socket   string `mapstructure:"socket" json:"socket,omitempty"`       // unix socket of mode 0600: who may open it (this user, root) may do everything; "": none
+	Socket   string `mapstructure:"socket" json:"socket,omitempty"`       // unix socket of mode 0600: everyone who may open it (this user, root) may do everything; "": none
 	Metrics  string `mapstructure:"metrics" json:"metrics,omitempty"`     // host:port of the status page and of Prometheus' /metrics; "": none
-	StateDir string `mapstructure:"state_dir" json:"state_dir,omitempty"` // persistent reservations, saved mode pages, of one target at a time; its version is in the file version
+	StateDir string `mapstructure:"state_dir" json:"state_dir,omitempty"` // folder of persistent reservations and saved mode pages; one target at a time uses it; the file version in it has its version
 }
 
 // Logging says what is logged and how.

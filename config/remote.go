@@ -84,7 +84,7 @@ func (c *Config) checkElsewhere(r *report, key, address string, protocols []stri
 	seen[a] = key
 	for i, p := range c.Portals {
 		if p.RoCE() == a.RoCE && (p.address() == a.AddrPort.String() || p.Advertise == a.AddrPort.String()) {
-			r.add(key+".address", "%s is that of portals[%d]; what is meant is another node", a, i)
+			r.add(key+".address", "%s is the address of portals[%d]; name a portal of another node", a, i)
 		}
 	}
 }

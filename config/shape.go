@@ -38,7 +38,7 @@ func (r *report) shape(n *yaml.Node, t reflect.Type, key string) {
 	}
 	if t.Kind() == reflect.Pointer {
 		if n.Kind == yaml.ScalarNode && n.Tag == "!!null" {
-			r.addLine(n.Line, key, "is empty, and what it asks for would not be there: fill it, or leave it out")
+			r.addLine(n.Line, key, "is empty, so that it would have no effect: fill it in, or leave it out")
 			return
 		}
 		t = t.Elem()

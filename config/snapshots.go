@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// Snapshots has the target take snapshots of a logical volume at set times, UTC, and remove the
-// oldest of those. Without every there are none.
+// Snapshots makes the target take snapshots of a logical volume at set times (UTC), and remove
+// the oldest of them. Without every it takes none.
 type Snapshots struct {
 	Every Duration `mapstructure:"every" json:"every,omitempty"` // from one to the next, such as 15m, 1h, 1d or 1w; at least 1m
 	At    string   `mapstructure:"at" json:"at,omitempty"`       // one of the times, HH:MM; empty: midnight. Weeks begin on Monday
-	Keep  int      `mapstructure:"keep" json:"keep,omitempty"`   // how many there are; the oldest beyond that are removed
-	Name  string   `mapstructure:"name" json:"name,omitempty"`   // what names begin with, before the time; empty: that of the logical volume
+	Keep  int      `mapstructure:"keep" json:"keep,omitempty"`   // how many are kept; older ones are removed
+	Name  string   `mapstructure:"name" json:"name,omitempty"`   // prefix of the names, before the time; empty: the name of the logical volume
 	Size  Size     `mapstructure:"size" json:"size,omitempty"`   // of a volume that is not thin: room for what changes while the snapshot is there
 }
 
@@ -67,7 +67,7 @@ func checkSnapshots(r *report, key string, v *Volume) {
 		r.add(key+".every", "%s is no whole number of seconds", s.Every)
 	}
 	if s.Keep < 1 || s.Keep > maxKept {
-		r.add(key+".keep", "%d must be between 1 and %d: how many snapshots there are; the oldest beyond that are removed", s.Keep, maxKept)
+		r.add(key+".keep", "%d must be between 1 and %d: the number of snapshots that are kept", s.Keep, maxKept)
 	}
 	if _, err := time.Parse("15:04", s.At); s.At != "" && err != nil {
 		r.add(key+".at", "%q is no time of the day; expected HH:MM (UTC), such as 02:30", s.At)
@@ -111,7 +111,7 @@ func (c *Config) checkSnapshotNames(r *report) {
 		}
 		key, name := fmt.Sprintf("volumes[%d].snapshots.name", i), v.VG+"/"+v.SnapshotPrefix()
 		if first, ok := seen[name]; ok {
-			r.add(key, "%q begins the names of snapshots in group %s already, in %s", v.SnapshotPrefix(), v.VG, first)
+			r.add(key, "%q is already the prefix of snapshots in group %s, see %s", v.SnapshotPrefix(), v.VG, first)
 		}
 		seen[name] = key
 	}

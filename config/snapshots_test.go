@@ -44,7 +44,7 @@ func TestSnapshots(t *testing.T) {
 		{"", "every: 1h, keep: 1, name: -a", "characters that LVM does not take"},
 		{"", "every: 1h, keep: 1, name: snapshots", "begins with snapshot, which LVM reserves"},
 		{"", "every: 1h, keep: 1, name: " + strings.Repeat("x", 111), "so 110 are left"},
-		{"", "every: 1h, keep: 1, name: other", "begins the names of snapshots in group vg already"},
+		{"", "every: 1h, keep: 1, name: other", "is already the prefix of snapshots in group vg"},
 		{"", "every: 1h, keep: 1, size: -1", "size"},
 		{"create: true, size: 1GiB,", "every: 1h, keep: 1", "snapshots.size: missing"},
 		{"create: true, size: 1GiB, pool: p,", "every: 1h, keep: 1, size: 1MiB", "from its pool"},

@@ -10,13 +10,13 @@ import (
 	"softiser/internal/certs"
 )
 
-// PortalTLS has a portal speak iSCSI in TLS 1.3, with certificates. NVMe/TCP has keys of its
-// own for that (subsystems[].keys). The files are read again by a reload.
+// PortalTLS encrypts iSCSI on a portal by TLS 1.3, with certificates. NVMe/TCP uses pre-shared
+// keys instead (subsystems[].keys). A reload reads the files again.
 type PortalTLS struct {
 	Cert     string `mapstructure:"cert" json:"cert"`                     // PEM: our certificate, and those between it and its authority
-	Key      string `mapstructure:"key" json:"key,omitempty"`             // PEM: its private key; where there is none: in cert
+	Key      string `mapstructure:"key" json:"key,omitempty"`             // PEM: its private key; empty: cert has it
 	ClientCA string `mapstructure:"client_ca" json:"client_ca,omitempty"` // PEM: authorities of the certificates that initiators must have; none: they need no certificate
-	Mode     string `mapstructure:"mode" json:"mode,omitempty"`           // required: nothing is spoken on the portal that is not encrypted; allowed: that too
+	Mode     string `mapstructure:"mode" json:"mode,omitempty"`           // required: only encrypted connections are accepted; allowed: others too
 	// Names says which names initiators may have: any; or certificate: one that is in their
 	// certificate (common name or subjectAltName=URI:iqn.…), unless acl.bind of a target says whose it is.
 	Names string `mapstructure:"names" json:"names,omitempty"`

@@ -28,10 +28,10 @@ type copyFlags struct {
 func (f *copyFlags) register(cmd *cobra.Command) {
 	f.length, f.chunk = -1, 1<<20
 	fs := cmd.Flags()
-	fs.Var(&f.offset, "offset", "where on the volume to begin")
+	fs.Var(&f.offset, "offset", "where on the volume to start")
 	fs.Var(&f.length, "length", "how much (default: to the end of the volume, or of the input)")
 	fs.Var(&f.chunk, "chunk", "bytes per request")
-	fs.IntVar(&f.depth, "depth", 16, "requests at once")
+	fs.IntVar(&f.depth, "depth", 16, "requests in flight at once")
 	fs.BoolVar(&f.json, "json", false, "report as JSON")
 	fs.BoolVarP(&f.quiet, "quiet", "q", false, "no progress and no report")
 	f.conn = connflags.Register(fs)
@@ -93,7 +93,7 @@ func readCommand() *cobra.Command {
 		Args: cobra.RangeArgs(1, 2),
 	}
 	f.register(cmd)
-	cmd.Flags().BoolVar(&f.sparse, "sparse", false, "leave holes in FILE where the volume holds zeroes")
+	cmd.Flags().BoolVar(&f.sparse, "sparse", false, "make holes in FILE where the volume holds zeroes")
 	cmd.Flags().BoolVarP(&f.force, "force", "f", false, "replace FILE")
 	cmd.RunE = f.read
 	return cmd
@@ -270,7 +270,7 @@ where the first difference is. Without --length the length of FILE counts.`,
 		Args: cobra.RangeArgs(1, 2),
 	}
 	f.register(cmd)
-	cmd.Flags().BoolVar(&f.pad, "pad", false, "take the file to be continued with zeroes to the end of its last block")
+	cmd.Flags().BoolVar(&f.pad, "pad", false, "treat the file as filled with zeroes to the end of its last block")
 	cmd.RunE = f.verify
 	return cmd
 }
@@ -283,7 +283,7 @@ func (f *copyFlags) padded(s *stream, name string, n int64) (int64, error) {
 	case over == 0:
 		return n, nil
 	case !f.pad:
-		return 0, usage("%s is %d bytes long, no multiple of the volume's block size, %d; --pad takes it to be continued with zeroes", name, n, bs)
+		return 0, usage("%s is %d bytes long, which is not a multiple of the volume's block size, %d; --pad treats it as filled with zeroes", name, n, bs)
 	}
 	return n + bs - over, nil
 }

@@ -46,13 +46,13 @@ Ethernet, IP and TCP are made up around it. What TLS carries is written without 
 is not captured; tcpdump sees it.
 
 THE FILE HOLDS THE DATA THAT IS READ AND WRITTEN, and names, and what CHAP says. It is made
-with mode 0600, and must not be there before.
+with mode 0600, and must not exist already.
 
 --next waits for a connection, so that its login is in the file: for iSER, NVMe/RDMA and
 NVMe/TCP tshark needs that. An NVMe host has a connection for each queue: --connections.
 The capture ends after --bytes or --time, with the last of its connections, or by Ctrl-C.
-It slows nobody but the connections themselves; what finds no room in 64 MiB, because the
-file is written more slowly, is left out and counted: a gap in TCP's sequence numbers.
+Other connections are not slowed down. If the file is written too slowly for its buffer of
+64 MiB, data is left out and counted: it shows as a gap in TCP's sequence numbers.
 
 tshark takes port 3260 for iSCSI: -d tcp.port==3260,nvme-tcp for NVMe/TCP.`,
 		Example: `  iser-target capture --next :3260 -w login.pcap
@@ -70,9 +70,9 @@ tshark takes port 3260 for iSCSI: -d tcp.port==3260,nvme-tcp for NVMe/TCP.`,
 	fl.Uint16Var(&f.controller, "controller", 0, "capture the connections of the controller with this ID")
 	fl.StringVar(&f.peer, "peer", "", "capture connections of this address, or of address:port")
 	fl.StringVar(&f.next, "next", "", "capture the next connection to this portal, address:port; :port is that port of every address")
-	fl.Var(&f.bytes, "bytes", "end after so much")
-	fl.DurationVar(&f.time, "time", time.Minute, "end after so long")
-	fl.IntVar(&f.most, "connections", 0, fmt.Sprintf("capture at most so many connections, up to %d (default 1 with --next, else %[1]d)", sockio.MaxTapped))
+	fl.Var(&f.bytes, "bytes", "stop after capturing this many bytes")
+	fl.DurationVar(&f.time, "time", time.Minute, "stop after this time")
+	fl.IntVar(&f.most, "connections", 0, fmt.Sprintf("capture at most this many connections, up to %d (default 1 with --next, else %[1]d)", sockio.MaxTapped))
 	for _, flags := range [][]string{{"session", "controller", "peer", "next"}} {
 		cmd.MarkFlagsMutuallyExclusive(flags...)
 		cmd.MarkFlagsOneRequired(flags...)

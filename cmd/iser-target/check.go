@@ -28,8 +28,8 @@ func checkCommand() *cobra.Command {
 		Short: "Check a configuration and print it with every default filled in",
 		Long: `Reads a configuration, checks it as serve would, and prints it with every default
 filled in. Volumes are opened as serve would open them, and closed again; nothing is
-created or written. What a running target of this configuration has open itself, which
-its admin socket tells, is left to it. Secrets are not printed.`,
+created or written. Volumes that a running target of this configuration has open, as its
+admin socket tells, are not opened. Secrets are not printed.`,
 		Example: `  iser-target check --config /etc/softiser/iser-target.yaml
   iser-target check -c iser-target.yaml --json | jq .targets
   envsubst < template.yaml | iser-target check -c -`,

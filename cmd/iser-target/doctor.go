@@ -37,8 +37,8 @@ func doctorCommand() *cobra.Command {
 		Use:   "doctor",
 		Short: "Say what this host allows a target, and what mends what it does not",
 		Long: `Looks at what a target needs of this host: the kernel, limits of memory and of open
-files, sysctls of the network, modules, ports, the clock, control groups, the folder of
-what is remembered, and the configuration. Each finding has a level:
+files, sysctls of the network, modules, ports, the clock, control groups, the state folder,
+and the configuration. Each finding has a level:
 
   ok       nothing to do
   note     good to know

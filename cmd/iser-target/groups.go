@@ -19,10 +19,10 @@ func promoteCommand() *cobra.Command {
 	return moveCommand(&cobra.Command{
 		Use: "promote NAME", Short: "Make this node the one that has a group of volumes",
 		Long: `Opens the volumes of a group and makes its LUNs and namespaces active. When it returns
-without an error initiators can read and write; otherwise the group is on standby as
-before. It waits for the lock of another node, and for storage, as long as --timeout says.
-With storage that does not answer then, which the error names, the group is stuck until it
-answers, and on standby afterwards.
+without an error, initiators can read and write; otherwise the group is on standby as
+before. It waits up to --timeout for the lock of another node, and for storage. If storage
+has not answered by then, the error names it; the group is stuck until the storage answers,
+and on standby after that.
 ` + groupHelp,
 		Example: "  iser-target promote g1",
 	}, (*admin.Client).Promote)
@@ -32,9 +32,9 @@ func demoteCommand() *cobra.Command {
 	return moveCommand(&cobra.Command{
 		Use: "demote NAME", Short: "Give a group of volumes up, for another node",
 		Long: `Puts the LUNs and namespaces of a group on standby, ends what goes on with its volumes,
-flushes and closes them. When it returns, nothing of this node takes effect any more. If
-something still holds a volume after --timeout, the group is stuck: then only the end of
-the process gives it up for certain.
+flushes and closes them. When it returns without an error, no write of this node can take
+effect any more. If something still holds a volume after --timeout, the group is stuck: then
+only ending the process gives it up for certain.
 ` + groupHelp,
 		Example: "  iser-target demote g1 --timeout 5s",
 	}, (*admin.Client).Demote)
@@ -45,7 +45,7 @@ func moveCommand(cmd *cobra.Command, move func(*admin.Client, context.Context, s
 	var s socketFlag
 	var timeout time.Duration
 	s.add(cmd)
-	cmd.Flags().DurationVar(&timeout, "timeout", 20*time.Second, "how long it may take")
+	cmd.Flags().DurationVar(&timeout, "timeout", 20*time.Second, "how long the command may take")
 	cmd.Args = exactly(1)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if timeout <= 0 {

@@ -50,14 +50,14 @@ func serveCommand() *cobra.Command {
 		Long: `Serves volumes until SIGINT or SIGTERM, which drain: initiators are asked to log
 out, running commands end, volumes are flushed. Storage that does not answer is given up
 after --storage-timeout: the log names the volume, and the exit code is 1. Another
-signal, a second or more after the first, ends at once.
+signal, a second or more after the first, ends the process at once.
 SIGHUP reads the configuration file again, as iser-target reload does.
 
 Without --config each --export NAME=VOLUME is served over all wires: as LUN 0 of the
 target iqn.2026-11.softiser:NAME (iSER, iSCSI) and as namespace 1 of the subsystem
 nqn.2026-11.softiser:NAME (NVMe). With neither, a demo volume in memory is served on the
-loopback. What is in memory ends with the process: after a restart initiators find
-another disk there, and an empty one.`,
+loopback. A volume in memory ends with the process: after a restart initiators find
+another, empty disk in its place.`,
 		Example: `  iser-target serve
   iser-target serve --config /etc/softiser/iser-target.yaml
   iser-target serve --listen 127.0.0.1:3260 --export disk0=./disk0.img,size=1GiB \
@@ -79,7 +79,7 @@ another disk there, and an empty one.`,
 	fl.StringVar(&f.socket, "socket", "", "admin socket (default: $SOFTISER_ADMIN_SOCKET, then admin.socket of the configuration; else none)")
 	fl.StringVar(&f.metrics, "metrics", "", "host:port for the status page, Prometheus' /metrics, /healthz and /readyz (default: admin.metrics of the configuration)")
 	fl.StringVar(&f.level, "log-level", "", "debug, info, warn or error (default: logging.level of the configuration)")
-	fl.IntVar(&f.readyFD, "ready-fd", 0, "descriptor to which a newline is written when volumes and portals are served, and no group with start: active waits any more; then it is closed")
+	fl.IntVar(&f.readyFD, "ready-fd", 0, "descriptor to which a newline is written, and which is then closed, when volumes and portals are served and no group with start: active is still waiting")
 	fl.BoolVar(&f.takeover, takeoverName, false, "take the place of the target that serves the admin socket, and go on with what it has open (see iser-target upgrade)")
 	fl.DurationVar(&f.drain, "drain", 5*time.Second, "how long a shutdown waits for initiators to log out; 0s: not at all")
 	fl.DurationVar(&f.storage, "storage-timeout", 50*time.Second, "how long a shutdown then waits for volumes that do not answer")

@@ -91,8 +91,8 @@ func sessionCommand() *cobra.Command {
 	release := &cobra.Command{
 		Use: "release IQN INITIATOR", Short: "Let another CHAP user have an initiator's name at a target", Args: exactly(2),
 		Long: `While sessions or persistent reservations of an initiator's name live at a target, the
-name belongs to the CHAP user who opened them. release ends the sessions and makes the
-reservations, which stay, those of whoever proves himself under the name next.`,
+name belongs to the CHAP user who opened them. release ends the sessions. The reservations
+stay, and will belong to the next user who authenticates under the name.`,
 		Example: "  iser-target session release iqn.2026-11.softiser:disk0 iqn.1993-08.org.debian:01:old-host",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return s.ask(cmd.Context(), func(ctx context.Context, c *admin.Client) error { return c.Release(ctx, args[0], args[1]) })
@@ -151,7 +151,7 @@ tells the log.`,
 		},
 	}
 	s.add(cmd)
-	cmd.Flags().BoolVarP(&dry, "dry-run", "n", false, "only tell what would change")
+	cmd.Flags().BoolVarP(&dry, "dry-run", "n", false, "only show what would change")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }
@@ -192,7 +192,7 @@ func resizeCommand() *cobra.Command {
 	}
 	s.add(cmd)
 	cmd.ValidArgsFunction = completeArgs(s.volumes)
-	cmd.Flags().BoolVar(&shrink, "shrink", false, "allow a smaller size: what lies behind it is lost")
+	cmd.Flags().BoolVar(&shrink, "shrink", false, "allow a smaller size: data beyond it is lost")
 	return cmd
 }
 

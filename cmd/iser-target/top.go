@@ -32,7 +32,7 @@ refreshes until Ctrl-C, and leaves the terminal as it was; elsewhere it writes o
 after the other.
 
 QUEUE of a volume is how many reads and writes were in execution on average, LATENCY how
-long they took on average, P99 the 99th percentile, all of the time since the last look.`,
+long they took on average, P99 the 99th percentile; all since the last refresh.`,
 		Example: `  iser-target top
   iser-target top --interval 5s
   iser-target top --once --json | jq '.volumes[] | {name, read_iops}'`,
@@ -55,9 +55,9 @@ long they took on average, P99 the 99th percentile, all of the time since the la
 		},
 	}
 	s.add(cmd)
-	cmd.Flags().BoolVar(&once, "once", false, "show what has been done within one interval, and end")
+	cmd.Flags().BoolVar(&once, "once", false, "show one interval, and exit")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print a line of JSON for each interval")
-	cmd.Flags().DurationVarP(&every, "interval", "i", 2*time.Second, "time between two looks")
+	cmd.Flags().DurationVarP(&every, "interval", "i", 2*time.Second, "time between refreshes")
 	return cmd
 }
 

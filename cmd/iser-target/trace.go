@@ -62,8 +62,8 @@ upgrade) the trace goes on there, without what came meanwhile.`,
 		},
 	}
 	s.add(cmd)
-	cmd.Flags().IntVarP(&q.Count, "count", "c", 0, "end after so many commands (default: Ctrl-C does)")
-	cmd.Flags().DurationVar(&q.Slower, "slower-than", 0, "tell only of commands that took so long until they were answered, as in 1ms")
+	cmd.Flags().IntVarP(&q.Count, "count", "c", 0, "stop after this many commands (default: at Ctrl-C)")
+	cmd.Flags().DurationVar(&q.Slower, "slower-than", 0, "show only commands that took at least this long to be answered, for example 1ms")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print a line of JSON for each command")
 	cmd.ValidArgsFunction = completeArgs(s.tracedPlaces)
 	return cmd

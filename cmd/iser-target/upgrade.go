@@ -65,7 +65,7 @@ iser-target serve --takeover, with the other options as the running process has 
 		},
 	}
 	s.add(cmd)
-	cmd.Flags().StringVar(&q.Binary, "binary", "", "the program to start (default: that of the running process, as it is now under its name)")
+	cmd.Flags().StringVar(&q.Binary, "binary", "", "the program to start (default: the file that the running process was started from, as it is now)")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }

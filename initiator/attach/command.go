@@ -98,10 +98,10 @@ func Command(version string, advice func(error) string) *cobra.Command {
 	fs := cmd.Flags()
 	fs.SortFlags = false
 	fs.BoolVar(&c.detach, "detach", false, "end an attachment: write back, disconnect, finish requests, flush")
-	fs.BoolVar(&c.force, "force", false, "with --detach: also a device that is in use, or open where its process was killed, and after --timeout without waiting for the target: what was not flushed is lost")
+	fs.BoolVar(&c.force, "force", false, "with --detach: also if the device is in use, or still open after its process was killed, and without waiting for the target after --timeout; data that was not flushed is then lost")
 	fs.BoolVar(&c.upgrade, "upgrade", false, "replace the process of an attachment by a new one, which goes on with what is open")
-	fs.StringVar(&c.binary, "binary", "", "with --upgrade: the program to start (default: that of the running process, as it is now under its name)")
-	fs.DurationVar(&c.patience, "patience", 0, "with --upgrade: so long may requests, and then the sessions to the target, take to come to rest; up to 1m (default 2s)")
+	fs.StringVar(&c.binary, "binary", "", "with --upgrade: the program to start (default: the file that the running process was started from, as it is now)")
+	fs.DurationVar(&c.patience, "patience", 0, "with --upgrade: how long requests, and then the sessions to the target, may take to come to rest; up to 1m (default 2s)")
 	fs.BoolVar(&c.take, takeoverName, false, "take the place of the process that serves the attachment of the URL (see --upgrade)")
 	fs.BoolVar(&c.list, "list", false, "list attachments")
 	fs.StringVar(&c.opt.Device, "device", "auto", "kernel device: auto (NBD, where possible), none, /dev/nbdN, ublk, or /dev/ublkbN")

@@ -76,7 +76,7 @@ type Options struct {
 func Register(fs *pflag.FlagSet) *Options {
 	o := new(Options)
 	fs.StringVar(&o.InitiatorName, "initiator-name", "", "our iSCSI name (default: $"+EnvInitiatorName+", "+initiator.NameFile+", or one derived from the machine)")
-	fs.StringVar(&o.LocalAddress, "local-address", "", "connect from this address of this machine (default: the one on the way); over RoCE its UDP port 4791 is taken for it")
+	fs.StringVar(&o.LocalAddress, "local-address", "", "connect from this address of this machine (default: as routing chooses); over RoCE its UDP port 4791 is taken")
 	fs.StringVar(&o.ISID, "isid", "", "session identifier as 12 hex digits, for persistent reservations that outlive this run (default: random)")
 	fs.StringVar(&o.User, "chap-user", "", "CHAP user name (default: $"+EnvUser+")")
 	fs.StringVar(&o.SecretFile, "chap-secret-file", "", "file with the CHAP secret (default: $"+EnvSecret+" or $"+EnvSecretFile+")")
@@ -86,7 +86,7 @@ func Register(fs *pflag.FlagSet) *Options {
 	fs.BoolVar(&o.FallbackTCP, "fallback-tcp", false, "go on over plain TCP when the port does not speak iSER")
 	fs.BoolVar(&o.StreamLogin, "stream-login", false, "iSER: log in over the TCP stream before RDMA mode (RFC 7145 §5.1) instead of as Linux does")
 	fs.StringVar(&o.CRC, "crc", "required", "RDMA: MPA CRC required, offered or off")
-	fs.StringVar(&o.BusyPoll, "busy-poll", "auto", "spin this long for the next PDU before sleeping; 0: never; auto: for moments, while commands are answered at once")
+	fs.StringVar(&o.BusyPoll, "busy-poll", "auto", "spin this long for the next PDU before sleeping; 0: never; auto: briefly, while commands are answered quickly")
 	fs.BoolVar(&o.LargeFPDU, "large-fpdu", false, "RDMA: offer frames above the path's segment size, up to 64 KiB")
 	fs.StringVar(&o.Zerocopy, "zerocopy", "auto", "RDMA: send large payloads with MSG_ZEROCOPY: auto, on or off")
 	fs.StringVar(&o.Congestion, "congestion", "auto", "TCP congestion control: auto (reno within one host, else the host's default), host, or a name such as cubic")
@@ -102,13 +102,13 @@ func Register(fs *pflag.FlagSet) *Options {
 	fs.DurationVar(&o.LoginTimeout, "login-timeout", 30*time.Second, "time for connecting and logging in")
 	fs.DurationVar(&o.CommandTimeout, "command-timeout", 60*time.Second, "abort a command after this time; -1s: never")
 	fs.DurationVar(&o.NopInterval, "noop-interval", 5*time.Second, "ping after this time of silence; -1s: never")
-	fs.DurationVar(&o.NopTimeout, "noop-timeout", 5*time.Second, "the connection is dead when a ping is not answered for so long")
+	fs.DurationVar(&o.NopTimeout, "noop-timeout", 5*time.Second, "a ping that is not answered for this time ends the connection")
 	fs.DurationVar(&o.SilencePing, "silence-ping", 500*time.Millisecond, "ping after this time without a byte while commands are outstanding")
-	fs.DurationVar(&o.SilenceProbe, "silence-probe", time.Second, "after this time of it, the ping unanswered, try a second connection: when that is answered and the first one still mute, another node has taken over, and the connections are made again at once; -1s: never")
-	fs.DurationVar(&o.Replacement, "replacement-timeout", 120*time.Second, "hold I/O for so long while reconnecting; 0: fail at once, -1s: for ever")
+	fs.DurationVar(&o.SilenceProbe, "silence-probe", time.Second, "if the silence lasts this long in spite of the ping, try a second connection; if only that one is answered, another node has taken over, and the session is established anew at once; -1s: never")
+	fs.DurationVar(&o.Replacement, "replacement-timeout", 120*time.Second, "hold I/O this long while reconnecting; 0: fail at once, -1s: for ever")
 	o.host.register(fs)
 	o.path.register(fs)
-	fs.BoolVarP(&o.Verbose, "verbose", "v", false, "say on stderr all that happens to the session, not only what goes wrong")
+	fs.BoolVarP(&o.Verbose, "verbose", "v", false, "report every event of the session on stderr, not only errors")
 	return o
 }
 

@@ -30,7 +30,7 @@ func (o *hostOptions) register(fs *pflag.FlagSet) {
 	fs.IntVar(&o.queues, "nr-queues", 1, "NVMe: I/O queues, each a connection")
 	fs.IntVar(&o.keepAlive, "keep-alive-tmo", 5, "NVMe: keep alive timeout in seconds; 0: none")
 	fs.IntVar(&o.reconnectDelay, "reconnect-delay", 5, "NVMe: longest time between attempts to connect again, in seconds")
-	fs.IntVar(&o.ctrlLoss, "ctrl-loss-tmo", 120, "NVMe: hold I/O for so many seconds while reconnecting; -1: for ever")
+	fs.IntVar(&o.ctrlLoss, "ctrl-loss-tmo", 120, "NVMe: hold I/O this many seconds while reconnecting; -1: for ever")
 	fs.BoolVar(&o.headerDigest, "hdr-digest", false, "NVMe/TCP: header digests (CRC32C)")
 	fs.BoolVar(&o.dataDigest, "data-digest", false, "NVMe/TCP: data digests (CRC32C)")
 	o.keys.register(fs)

@@ -35,7 +35,7 @@ func (o *keyOptions) register(fs *pflag.FlagSet) {
 	fs.StringVar(&o.ctrlSecret, "dhchap-ctrl-secret", "", "NVMe: the key that the controller has to prove, or a file with it (default: $"+envDHCHAPCtrl+")")
 	fs.StringSliceVar(&o.hashes, "dhchap-hashes", nil, "NVMe: hashes that may be used, of sha256, sha384, sha512 (default: every one)")
 	fs.StringSliceVar(&o.groups, "dhchap-dhgroups", nil, "NVMe: Diffie-Hellman groups that may be used, of null, ffdhe2048, ffdhe3072, ffdhe4096, ffdhe6144, ffdhe8192 (default: every one)")
-	fs.DurationVar(&o.again, "dhchap-interval", 0, "NVMe: prove again so often who both ends are, for example 1h; 0: when connecting")
+	fs.DurationVar(&o.again, "dhchap-interval", 0, "NVMe: authenticate again at this interval, for example 1h; 0: only when connecting")
 	o.tls.register(fs)
 }
 

@@ -27,11 +27,11 @@ const (
 
 func (o *pathOptions) register(fs *pflag.FlagSet) {
 	o.fs = fs
-	fs.BoolVar(&o.all, "all-portals", false, "use every portal that the target tells of as a path to the volume")
+	fs.BoolVar(&o.all, "all-portals", false, "use every portal that the target reports as a path to the volume")
 	fs.StringVar(&o.policy, "path-policy", "round-robin", "choice among equally good paths: round-robin or queue-depth")
-	fs.StringVar(&o.fence, "path-fence", "session", "before writes of a lost path are repeated: session (it was reinstated, or the storage has moved the volume), reset (or a LUN RESET), none")
+	fs.StringVar(&o.fence, "path-fence", "session", "what has to happen before writes of a lost path are repeated: session (its session is reinstated, or the storage has moved the volume), reset (that, or a LUN RESET), none")
 	fs.StringVar(&o.noPathRetry, "no-path-retry", "120s", "while no path leads to the volume: how long requests wait, fail (at once) or queue (for ever)")
-	fs.DurationVar(&o.check, "path-check", 5*time.Second, "ask each path so often whether it still works")
+	fs.DurationVar(&o.check, "path-check", 5*time.Second, "interval at which each path is asked whether it still works")
 }
 
 // config reads the options.

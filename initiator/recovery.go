@@ -26,7 +26,7 @@ import (
 //	          but at most 0.8 s apart while the host refuses connections, and 0.2 s
 //	          in the first seconds, when attempts are cheap; the first interval
 //	          grows if connections are lost soon after their login
-//	check     the LUNs are still the same (VPD page 83h), or the session fails
+//	look      the LUNs are still the same (VPD page 83h), or the session fails
 //	replay    resend list, then what was submitted meanwhile
 //
 // ReplacementTimeout runs from the loss until a command is answered again, so that a

@@ -100,7 +100,7 @@ func (s *Session) idle() bool {
 			return false
 		}
 	}
-	return s.units.stale == 0 && s.wait.queue.Empty() && s.wait.ctlQueue.Empty()
+	return s.units.held == 0 && s.wait.queue.Empty() && s.wait.ctlQueue.Empty()
 }
 
 // resume is Resume.

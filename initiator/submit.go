@@ -82,16 +82,16 @@ func (s *Session) pump() {
 	}
 }
 
-// drainInto sends from one pair of lists: commands to be repeated, then new ones.
-// Those of a LUN that has to be looked at first are passed over.
+// drainInto sends from one pair of lists: commands to be repeated, then new ones. It passes
+// over those of LUNs that are held (see units).
 func (s *Session) drainInto(c *conn, again *taskList, q *reqQueue, ctl bool) {
 	for s.win.CanSend() {
 		var t *task
 		r := q.First()
-		if ctl || s.units.stale == 0 {
+		if ctl || s.units.held == 0 {
 			t = s.wait.popResend(again)
 		} else {
-			t, r = s.units.firstSeen()
+			t, r = s.units.nextToSend()
 		}
 		if t != nil {
 			s.tasks.renew(t)

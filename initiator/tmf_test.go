@@ -247,8 +247,8 @@ func TestNothingIsSentDuringReset(t *testing.T) {
 		s := l.Sessions()[0]
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if s.stats.Losses != 0 || s.units.stale != 0 || s.tm.outstanding != 0 {
-			t.Errorf("%d losses, %d LUNs wait, %d requests are outstanding", s.stats.Losses, s.units.stale, s.tm.outstanding)
+		if s.stats.Losses != 0 || s.units.held != 0 || s.tm.outstanding != 0 {
+			t.Errorf("%d losses, %d LUNs wait, %d requests are outstanding", s.stats.Losses, s.units.held, s.tm.outstanding)
 		}
 	})
 }

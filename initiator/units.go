@@ -1,24 +1,26 @@
 package initiator
 
-// unit is what a session knows of one of its LUNs. The session's mutex guards it.
+// unit is what a session knows of one of its LUNs. When a LUN may have changed, the session
+// looks at it before it sends further commands: it asks for identity and size (look.go).
+// The session's mutex guards it.
 type unit struct {
 	lun   *LUN
-	stale bool   // nothing is sent to it before a look
-	by    *conn  // it is being looked at over this connection; nil: it is not
-	looks uint32 // begun, in the background
+	stale bool   // it may have changed: nothing is sent to it before a look
+	by    *conn  // connection over which a look is under way; nil: none is
+	looks uint32 // looks begun in the background
 
-	resets int // requests to reset it that are outstanding: nothing is sent to it meanwhile
+	resets int // LUN RESETs that are outstanding: nothing is sent to it meanwhile
 }
 
-// unseen reports whether commands of the LUN wait.
-func (u *unit) unseen() bool { return u.stale || u.by != nil || u.resets > 0 }
+// held reports whether commands of the LUN are held back.
+func (u *unit) held() bool { return u.stale || u.by != nil || u.resets > 0 }
 
 // units are the LUNs of a session. The session's mutex guards them.
 type units struct {
-	s     *Session
-	list  []*unit
-	stale int    // those that are unseen; 0 nearly always, and then nothing is looked up per command
-	told  uint32 // reports of a change, of any LUN
+	s    *Session
+	list []*unit
+	held int    // units that are held; usually 0, and then no unit is looked up per command
+	told uint32 // reports of a change so far, of any LUN
 }
 
 // of returns what the session knows of l, nil if l is none of its LUNs.
@@ -31,18 +33,18 @@ func (us *units) of(l *LUN) *unit {
 	return nil
 }
 
-// holds returns the unit whose look the commands of l wait for, or nil.
+// holds returns the unit of l if its commands are held back, else nil.
 func (us *units) holds(l *LUN) *unit {
-	if us.stale == 0 {
+	if us.held == 0 {
 		return nil
 	}
-	if u := us.of(l); u != nil && u.unseen() {
+	if u := us.of(l); u != nil && u.held() {
 		return u
 	}
 	return nil
 }
 
-// firstStale returns one that has to be looked at, or nil.
+// firstStale returns a unit that has to be looked at, or nil.
 func (us *units) firstStale() *unit {
 	for _, u := range us.list {
 		if u.stale {
@@ -52,28 +54,28 @@ func (us *units) firstStale() *unit {
 	return nil
 }
 
-// set changes u and keeps the count.
+// set changes u, and with it the count of held units.
 func (us *units) set(u *unit, stale bool, by *conn) {
-	if u.unseen() {
-		us.stale--
+	if u.held() {
+		us.held--
 	}
-	if u.stale, u.by = stale, by; u.unseen() {
-		us.stale++
+	if u.stale, u.by = stale, by; u.held() {
+		us.held++
 	}
 }
 
-// resetting adds n to the requests to reset a LUN that are outstanding. What was sent to it
-// meanwhile the target might drop with the rest, or not.
+// resetting adds n to the number of outstanding resets of a LUN. Its commands are held back
+// meanwhile, because the target might abort a new command with the older ones, or not.
 func (us *units) resetting(wire uint64, n int) {
 	for _, u := range us.list {
 		if u.lun.wire != wire {
 			continue
 		}
-		if u.unseen() {
-			us.stale--
+		if u.held() {
+			us.held--
 		}
-		if u.resets = max(u.resets+n, 0); u.unseen() {
-			us.stale++
+		if u.resets = max(u.resets+n, 0); u.held() {
+			us.held++
 		}
 	}
 }
@@ -85,7 +87,7 @@ func (us *units) remove(l *LUN) {
 			us.set(u, false, nil)
 			if u.resets > 0 {
 				u.resets = 0
-				us.stale--
+				us.held--
 			}
 			us.list = append(us.list[:i:i], us.list[i+1:]...)
 			return
@@ -111,10 +113,10 @@ func (us *units) opened(wire uint64) bool {
 	return false
 }
 
-// firstSeen returns what is sent next while some LUNs have to be looked at: a command to
-// be repeated, which is taken out of its list, or else the first request of which a command
-// can start. It has those looked at that anything waits for. The caller holds s.mu.
-func (us *units) firstSeen() (*task, *request) {
+// nextToSend returns what is sent next while some LUNs are held: a command to be repeated,
+// which is taken out of its list, or else the first request of which a command can start. It
+// begins a look at every stale LUN that something waits for. The caller holds s.mu.
+func (us *units) nextToSend() (*task, *request) {
 	s := us.s
 	for i := s.wait.resend.head; i != none; i = s.tasks.slots[i].next {
 		t := &s.tasks.slots[i]

@@ -250,7 +250,7 @@ func (f *copyFlags) fits(s *stream, name string, n int64) error {
 			return fmt.Errorf("%s is %d bytes long, less than --length %d", name, n, int64(f.length))
 		}
 	case n%bs != 0 && !f.pad:
-		return usage("%s is %d bytes long, no multiple of the volume's block size, %d; --pad fills the last block up with zeroes", name, n, bs)
+		return usage("%s is %d bytes long, which is not a multiple of the volume's block size, %d; --pad fills the last block up with zeroes", name, n, bs)
 	case n > room:
 		return fmt.Errorf("%s is longer (%d bytes) than the volume from %d on (%d bytes); --length says how much to write", name, n, s.off, room)
 	}

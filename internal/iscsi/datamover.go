@@ -51,25 +51,24 @@ type PDU struct {
 	// layer answers with a Reject of that reason; Data may be missing.
 	Bad *ProtocolError
 
-	// Batch is the same for received PDUs of a connection that have come together, and another
-	// one for those before and behind them; 0: that is not known.
+	// Batch numbers the batch in which a PDU was received: the same for PDUs of a connection
+	// that arrived together, different for those before and after them; 0: unknown.
 	Batch uint32
 
-	// NoRoom says that the data segment of a received PDU was dropped, and its AHS
-	// with it, because there was no memory for them. The upper layer says so to the
-	// peer, who tries again; it keeps nothing of the PDU beyond ControlNotify.
+	// NoRoom says that data segment and AHS of a received PDU were dropped for want of
+	// memory. The upper layer answers so that the peer tries again (BUSY, or a Reject);
+	// it may not use the PDU beyond ControlNotify.
 	NoRoom bool
 
-	// Recycle, when set, takes the receive buffer behind AHS and Data back. A received PDU
-	// without it has neither, and is there during ControlNotify only.
+	// Recycle, when set, takes back the receive buffer that AHS and Data are in. A received
+	// PDU without it has neither, and is valid only during ControlNotify.
 	Recycle func(*PDU)
 
-	// Next (received) is the PDU behind this one that has come together with it; nil: there is none.
+	// Next (received) is the PDU that arrived after this one in the same batch; nil: none did.
 	Next *PDU
 }
 
-// Unlink takes a received PDU out of the list of those that have come together, and returns the
-// next one.
+// Unlink takes a received PDU out of the list of its batch, and returns the next one.
 func (p *PDU) Unlink() *PDU {
 	next := p.Next
 	p.Next = nil
@@ -165,16 +164,16 @@ type Upper interface {
 	// layer until its Release.
 	ControlNotify(p *PDU)
 	// DataCompletionNotify ends a Transfer, and those that are linked to it by Own.Next,
-	// which the upper layer takes apart (Unlink): their memory is no longer used. After
-	// PutData that means handed to the transport for good; after GetData that
-	// all bytes have arrived and passed every check.
+	// which the upper layer takes apart (Unlink): the datamover does not use their memory
+	// any more. Without an error (Transfer.Err), all bytes of a GetData have arrived and
+	// passed every check, and those of a PutData have been handed to the transport.
 	DataCompletionNotify(x *Transfer)
 	// ConnectionTerminateNotify is the last up-call: the connection has ended,
 	// every outstanding Transfer has been completed with an error. err is nil
 	// after an orderly close.
 	ConnectionTerminateNotify(err error)
-	// Sequence is asked (target role) for the numbers of PDUs that the datamover
-	// makes itself (Data-In, R2T). It must not lock what is held across down-calls.
+	// Sequence returns (target role) the numbers for PDUs that the datamover makes
+	// itself (Data-In, R2T). It must not take a lock that is held across down-calls.
 	Sequence() Sequence
 }
 

@@ -6,8 +6,8 @@ import (
 	"softiser/internal/list"
 )
 
-// Tasks is the task set of a volume (SAM-5 §8): every command from its admission to
-// its status, whichever wire it came by. Ordering:
+// Tasks is the task set of a volume (SAM-5 §8): every command of every front end, from
+// Admit to Leave. Ordering:
 //
 //	Simple       waits for older Ordered and HeadOfQueue commands
 //	Ordered      waits for all older commands
@@ -21,20 +21,20 @@ import (
 // one of them to the next.
 type Tasks struct {
 	tracing
-	fault func(error) // told of mistakes of ours; nil: nobody
+	fault func(error) // called with internal errors (Config.Fault); may be nil
 
-	mu         sync.Mutex    // guards everything below, and in each op what its type says
+	mu         sync.Mutex    // guards everything below, and the fields of each op that Op says
 	set        list.List[Op] // the task set, oldest first
 	nEnabled   int           // ops that have started
 	nOrdered   int           // of these: Ordered and HeadOfQueue
 	dormant    opQueue
 	exclusives []*Op // announced, in order
 	claims     []*claim
-	copying    map[*Copy][]*Wait // the copies that touch the volume, and who waits for the end of each
+	copying    map[*Copy][]*Wait // copies that touch the volume, and the waits for the end of each
 	announced  uint64            // exclusives and claims so far
 	limit      limiter
-	pool       pool    // what waits for storage, and who runs it
-	frozen     *freeze // no command begins; nil: they do
+	pool       pool    // workers, and ops that wait for one
+	frozen     *freeze // not nil: no command may start
 	pause      pause   // of rewrites
 }
 

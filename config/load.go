@@ -89,7 +89,7 @@ func Parse(text []byte, path string) (*Config, error) {
 	docs := yaml.NewDecoder(bytes.NewReader(text))
 	err := docs.Decode(&doc)
 	if err == nil && docs.Decode(&second) == nil {
-		r.addLine(second.Line, "", "a second YAML document begins here; a configuration is a single document")
+		r.addLine(second.Line, "", "a second document begins here; a configuration is a single YAML document")
 		return nil, r.err()
 	}
 	if err != nil && !errors.Is(err, io.EOF) {

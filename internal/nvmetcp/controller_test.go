@@ -10,7 +10,6 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -428,49 +427,55 @@ func TestTooManyCommands(t *testing.T) {
 // first of them has come to its end here.
 func TestAnswersBeforeSent(t *testing.T) {
 	h, disk := start(t, Config{}, ICReq{}, make([]byte, 4096))
-	var mu sync.Mutex
-	var held []*nvme.Command
-	up := make(chan struct{}, 128)
-	hold := func(k *nvme.Command) bool {
-		mu.Lock()
-		defer mu.Unlock()
-		held = append(held, k)
-		up <- struct{}{}
-		return true
-	}
+	const depth = 32
+	taken, goOn := make(chan *nvme.Command, depth), make(chan struct{})
+	n := 0
 	gate := make(chan struct{})
-	disk.Set(queuetest.DiskOptions{Hold: hold, Gate: gate})
-	for round := range 2 {
-		for range 32 {
+	disk.Set(queuetest.DiskOptions{Gate: gate, Hold: func(k *nvme.Command) bool {
+		taken <- k
+		if n++; n == depth {
+			<-goOn // until somebody else transmits, so that the receiver does not wait in Sent
+		}
+		return true
+	}})
+	send := func(n int) (l []*nvme.Command) {
+		t.Helper()
+		for range n {
 			h.write(h.command(nvme.OpFlush, 0, nil, 0))
 		}
-		for range 32 {
+		for range n {
 			select {
-			case <-up:
+			case k := <-taken:
+				l = append(l, k)
 			case <-time.After(20 * time.Second):
 				close(gate)
 				t.Fatal("the queue is not taken to have room for more")
 			}
 		}
-		mu.Lock()
-		l := held
-		held = nil
-		mu.Unlock()
+		return l
+	}
+	answer := func(l []*nvme.Command) {
 		for _, k := range l {
 			disk.Respond(k, nvme.Success)
 		}
-		if round == 0 {
-			go disk.C.Push() // it waits in Sent
-		} else {
-			close(gate)
-			disk.C.Push()
-		}
-		for range 32 {
+		go disk.C.Push()
+	}
+	answered := func(n int) {
+		t.Helper()
+		for range n {
 			if b, _ := h.next(); (*CH)(b).Type() != TypeCapsuleResp {
 				t.Fatalf("%x", b)
 			}
 		}
 	}
+	first := send(depth)
+	answer(first[:depth-1]) // Push waits in Sent
+	answered(depth - 1)
+	close(goOn)
+	again := send(depth - 1)
+	close(gate)
+	answer(append(again, first[depth-1]))
+	answered(depth)
 	h.close(disk)
 }
 

@@ -236,6 +236,38 @@ func TestUnfencedWriteEnds(t *testing.T) {
 	}
 }
 
+// A write whose path is not fenced when the volume is closed may yet be carried out, unlike one that
+// waits for a path.
+func TestCloseBeforeFence(t *testing.T) {
+	for name, closed := range map[string]func(*Volume, *fakePath){
+		"waiting for the fence": func(v *Volume, a *fakePath) { a.cut(); synctest.Wait(); v.Close() },
+		"with the path":         func(v *Volume, a *fakePath) { v.Close(); a.cut() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := newStorage().path("a")
+				v := open(t, Config{NoPathRetry: -1}, a)
+				w := start(v, write(0, 1))
+				synctest.Wait() // it is sent
+				closed(v, a)
+				if err := <-w; !errors.Is(err, blockio.ErrOutcomeUnknown) || !errors.Is(err, blockio.ErrClosed) {
+					t.Error(err)
+				}
+			})
+		})
+	}
+	synctest.Test(t, func(t *testing.T) {
+		a := newStorage().path("a")
+		v := open(t, Config{NoPathRetry: -1}, a)
+		a.cut()
+		w := start(v, write(0, 1))
+		v.Close()
+		if err := <-w; !errors.Is(err, blockio.ErrClosed) || errors.Is(err, blockio.ErrOutcomeUnknown) {
+			t.Error(err)
+		}
+	})
+}
+
 func TestOnceOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := newStorage()

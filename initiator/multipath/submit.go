@@ -211,6 +211,9 @@ func (q *request) failed(err error) {
 func (q *request) await(failed error) {
 	v, p := q.v, q.path
 	v.mu.Lock()
+	if q.cancel == nil && v.closed {
+		q.cancel = blockio.ErrClosed
+	}
 	if q.cancel != nil {
 		q.cancel = blockio.Unknown(q.cancel)
 	}

@@ -426,7 +426,8 @@ func (v *Volume) await() (*path, error) {
 }
 
 // Close waits for what is outstanding at paths that work, ends what waits for one with
-// ErrClosed, and closes the paths.
+// ErrClosed, and closes the paths. Changes whose path has not been fenced may yet be carried
+// out: their error is an ErrOutcomeUnknown, too.
 func (v *Volume) Close() error {
 	v.mu.Lock()
 	if v.closed {
@@ -435,12 +436,14 @@ func (v *Volume) Close() error {
 	}
 	v.closed = true
 	v.expire.Stop()
-	end := v.held.take(idle)
+	held := v.held.take(idle)
+	var unknown []*request
 	for _, p := range v.paths {
-		end = append(append(end, p.fencing.take(idle)...), p.limbo.take(idle)...)
+		unknown = append(append(unknown, p.fencing.take(idle)...), p.limbo.take(idle)...)
 	}
 	v.mu.Unlock()
-	endAll(end, blockio.ErrClosed)
+	endAll(held, blockio.ErrClosed)
+	endAll(unknown, blockio.Unknown(blockio.ErrClosed))
 	v.cancel()
 	v.wg.Wait()
 	v.discard()

@@ -174,6 +174,9 @@ type Carried struct {
 	Reservations json.RawMessage `json:"reservations"`
 	// Rewrites are those of the volume; nil: what files tell of them is all.
 	Rewrites *carriedRewrites `json:"rewrites,omitempty"`
+	// Unsaved says that a loss of power may bring up another state file than the one that is there, so that
+	// the next change is saved even if it need not be kept.
+	Unsaved bool `json:"unsaved,omitempty"`
 }
 
 // Carry returns what goes with a volume. Preconditions: it is frozen.
@@ -185,9 +188,12 @@ func Carry(v *Volume) (Carried, error) {
 		return Carried{}, err
 	}
 	rewrites, err := v.Rewriter.carry()
+	v.state.mu.Lock()
+	defer v.state.mu.Unlock()
 	return Carried{
 		Epoch: v.Epoch(), VolatileWrites: v.WriteCache(), WriteProtected: v.Gates()&WriteProtected != 0,
 		Ejected: v.dev != nil && v.Gates()&NoMedium != 0, Reservations: b, Rewrites: rewrites,
+		Unsaved: v.state.unsaved,
 	}, err
 }
 
@@ -245,4 +251,7 @@ func (g *goingOn) begin(v *Volume) {
 	if g.Rewrites != nil {
 		v.Rewriter.goOn(g.Rewrites)
 	}
+	v.state.mu.Lock()
+	v.state.unsaved = g.Unsaved // not saved here: the other process may still go on with the file
+	v.state.mu.Unlock()
 }

@@ -510,6 +510,38 @@ func TestUncertainState(t *testing.T) {
 	}
 }
 
+// TestUncertainStateGoesOver: so is the next change in the process that goes on with the volume.
+func TestUncertainStateGoesOver(t *testing.T) {
+	dir := durable.SyncDir
+	t.Cleanup(func() { durable.SyncDir = dir })
+	for _, uncertain := range []bool{false, true} {
+		cfg, c := Config{Device: newDevice(t, "v"), StateDir: t.TempDir()}, &Client{ID: Registrant{"i", "t", 1}}
+		b := serve(t, new(Registry), cfg, "v")
+		if uncertain {
+			durable.SyncDir = func(string) error { return errStep }
+			if err := b.v.Register(c, &Register{NewKey: 1, Persist: true}); !errors.Is(err, errStep) {
+				t.Fatal(err)
+			}
+			durable.SyncDir = dir
+		}
+		carried, err := Carry(b.v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		next := new(Registry)
+		if err := next.Expect(cfg.Device.Info().ID, carried); err != nil {
+			t.Fatal(err)
+		}
+		n := serve(t, next, cfg, "v")
+		if err := n.v.Register(c, &Register{NewKey: 1}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := os.Stat(n.v.state.file(".json")); (err == nil) != uncertain {
+			t.Errorf("uncertain %v: %v", uncertain, err)
+		}
+	}
+}
+
 // TestBadState: a state file that is not understood, all of it, keeps its volume from being
 // served.
 func TestBadState(t *testing.T) {

@@ -1,6 +1,7 @@
 package nvmf
 
 import (
+	"errors"
 	"slices"
 
 	"softiser/internal/nvme"
@@ -124,7 +125,10 @@ func (r rewriteRequest) exitFailure() {
 			if !n.place.Use() {
 				continue
 			}
-			if err := n.vol.Rewriter.ExitFailure(); err != nil {
+			switch err := n.vol.Rewriter.ExitFailure(); {
+			case errors.Is(err, volume.ErrRewriting): // begun since
+				s = nvme.SanitizeInProgress
+			case err != nil:
 				s = n.tell(err, nvme.InternalError)
 			}
 			n.place.Unuse()

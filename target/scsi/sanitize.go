@@ -3,6 +3,7 @@ package scsi
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 
 	"softiser/target/volume"
 )
@@ -90,11 +91,14 @@ func cmdSanitizeExit(t *Task) {
 		t.badCDB(1)
 	default:
 		t.toWorker(func(t *Task) {
-			if err := t.lu.vol.Rewriter.ExitFailure(); err != nil {
+			switch err := t.lu.vol.Rewriter.ExitFailure(); {
+			case err == nil:
+				t.good()
+			case errors.Is(err, volume.ErrRewriting): // begun since
+				t.refuse(volume.Sanitizing)
+			default:
 				t.failErr(err, volume.Writing)
-				return
 			}
-			t.good()
 		})
 	}
 }

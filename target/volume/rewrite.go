@@ -34,6 +34,7 @@ type Rewriter struct {
 	vol    *Volume
 	ending // the volume is going away; begun anew by each Activate, while no rewrite runs
 
+	turn      sync.Mutex // of who begins a rewrite, or leaves the failure of one; taken before mu and state.mu
 	mu        sync.Mutex // guards what follows
 	now       Rewrite    // runs or has failed, as the gates tell
 	done      uint64     // of total: blocks times passes
@@ -120,6 +121,8 @@ func (z *Rewriter) step(n uint64) error {
 // gate goes up before they are released, so nothing slips in between. An error that is
 // neither ErrRewriting nor ErrRestricted says that the beginning could not be saved.
 func (z *Rewriter) Begin(o Rewrite) (*Outcome, error) {
+	z.turn.Lock()
+	defer z.turn.Unlock()
 	g := z.vol.Gates()
 	if g&(Sanitizing|Formatting) != 0 {
 		return nil, ErrRewriting
@@ -172,9 +175,17 @@ func (s *Tasks) Await(o *Op, end *Outcome) bool {
 	return true
 }
 
-// ExitFailure ends the failed state of a sanitize, if that allows it.
+// ExitFailure ends the failed state of a sanitize, if that allows it. Another rewrite may have begun
+// since the caller has seen that state: what is saved is about that one then.
 func (z *Rewriter) ExitFailure() error {
-	if !z.MayExitFailure() {
+	z.turn.Lock()
+	defer z.turn.Unlock()
+	switch g := z.vol.Gates(); {
+	case g&(Sanitizing|Formatting) != 0:
+		return ErrRewriting
+	case g&SanitizeFailed == 0: // another one was left, or has ended well
+		return nil
+	case !z.MayExitFailure():
 		return ErrRestricted
 	}
 	if err := z.save(nil); err != nil {

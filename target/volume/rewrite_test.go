@@ -517,6 +517,11 @@ func TestFailedRewriteIsLeft(t *testing.T) {
 		d := newRewritten(t, 64<<10)
 		b := serve(t, new(Registry), Config{Device: d, StateDir: t.TempDir()}, "v")
 		z := &b.v.Rewriter
+		saved := func() bool {
+			b.v.state.mu.Lock()
+			defer b.v.state.mu.Unlock()
+			return b.v.state.kept.Op != nil
+		}
 		run := func(unrestricted bool, fails string, want error) {
 			t.Helper()
 			d.fails = fails
@@ -560,6 +565,10 @@ func TestFailedRewriteIsLeft(t *testing.T) {
 		end, err := z.Begin(Rewrite{Kind: Format, Passes: 1, Unrestricted: true})
 		if err != nil || b.v.Gates() != Formatting {
 			t.Errorf("%v, gates %x", err, b.v.Gates())
+		}
+		// Who has asked before that one began leaves it what a restart has to know.
+		if err := z.ExitFailure(); err != ErrRewriting || !saved() {
+			t.Errorf("%v, saved %v", err, saved())
 		}
 		close(hold)
 		b.wait(end)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"softiser/blockdev"
+	"softiser/blockdev/faulty"
 	"softiser/blockdev/file"
 	"softiser/initiator"
 	"softiser/internal/await"
@@ -182,6 +183,33 @@ func TestSanitize(t *testing.T) {
 	r.stop()
 	if l := kept(t, dir).attach(hostNQN, 10, 0).sanitizeLog(); l != want {
 		t.Errorf("after a restart: %+v", l)
+	}
+}
+
+// Who may not sanitize a namespace does not end its failed state either.
+func TestSanitizeFailureIsLeft(t *testing.T) {
+	var dev *faulty.Device
+	r := open(t, func(_ *target.Config, s *nvmf.SubsystemConfig) {
+		dev = faulty.New(s.Namespaces[0].Volume, 1)
+		s.Namespaces[0].Volume = dev
+	})
+	h, other := r.attach(hostNQN, 10, 1), r.attach("nqn.other", 11, 1)
+	dev.SetRules(faulty.Rule{Op: faulty.Write, Err: blockdev.ErrMedium, Times: 1})
+	if err := h.sanitize(nvme.SanitizeDword10(nvme.SanitizeOverwrite, 1, nvme.SanitizeUnrestricted), 1); err != nil {
+		t.Fatal(err)
+	}
+	if h.event(); h.sanitizeLog().State != nvme.SanitizeBroken {
+		t.Fatalf("%+v", h.sanitizeLog())
+	}
+	q := h.io[0]
+	if err := errors.Join(q.reserve(nvme.OpReservationRegister, nvme.RegisterKey, 0, false, 0, 1), q.reserve(nvme.OpReservationAcquire, nvme.AcquireReservation, nvme.WriteExclusive, false, 1, 0)); err != nil {
+		t.Fatal(err)
+	}
+	if err := other.sanitize(uint32(nvme.SanitizeExitFailure), 0); !errors.Is(err, nvme.ReservationConflict|nvme.DoNotRetry) || h.sanitizeLog().State != nvme.SanitizeBroken {
+		t.Errorf("another host than the holder: %v, %+v", err, h.sanitizeLog())
+	}
+	if err := h.sanitize(uint32(nvme.SanitizeExitFailure), 0); err != nil || h.sanitizeLog().State != nvme.SanitizeNever {
+		t.Errorf("the holder: %v, %+v", err, h.sanitizeLog())
 	}
 }
 

@@ -107,10 +107,15 @@ func (r rewriteRequest) sanitizeNext(l []*namespace, o volume.Rewrite) {
 
 // exitFailure ends the failed state of every volume that is in it, if all may.
 func (r rewriteRequest) exitFailure() {
+	r.row = &sanitizeRow
 	var failed []*namespace
 	for _, n := range r.q.ctrl.sub.list() {
 		if n.gates()&volume.SanitizeFailed == 0 {
 			continue
+		}
+		if s := r.forbiddenBy(n); s != nvme.Success {
+			r.end(s)
+			return
 		}
 		if !n.vol.Rewriter.MayExitFailure() {
 			r.end(nvme.SanitizeFailed | nvme.DoNotRetry)

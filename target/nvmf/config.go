@@ -133,8 +133,9 @@ func (r *HostRule) admits(nqn string, from netip.Addr) bool {
 	if len(r.Networks) == 0 {
 		return true
 	}
+	from = from.Unmap().WithZone("") // no network contains an address with a zone
 	for _, n := range r.Networks {
-		if n.Contains(from.Unmap()) {
+		if n.Contains(from) {
 			return true
 		}
 	}

@@ -399,8 +399,13 @@ func TestCheckCarried(t *testing.T) {
 		"digest":    func(x *CarriedSession) { x.Conns[0].Params.DataDigest = 9 },
 		"level":     func(x *CarriedSession) { x.Conns[0].Params.ErrorRecoveryLevel = 1 },
 		"RDMA":      func(x *CarriedSession) { x.Conns[0].Params.RDMAExtensions = true },
-		"unread":    func(x *CarriedSession) { x.Conns[0].Stream.Unread = make([]byte, 1<<17) },
-		"units":     func(x *CarriedSession) { x.Units = []scsi.CarriedUnit{{Attentions: make([]spc.ASC, 17)}} },
+		"discovery": func(x *CarriedSession) { x.Conns[0].Params.SessionType = iscsi.DiscoverySession },
+		"kind": func(x *CarriedSession) {
+			x.Conns = append(x.Conns, x.Conns[0])
+			x.Conns[1].RDMA, x.Conns[1].Params.RDMAExtensions = new(iser.Carried), true
+		},
+		"unread": func(x *CarriedSession) { x.Conns[0].Stream.Unread = make([]byte, 1<<17) },
+		"units":  func(x *CarriedSession) { x.Units = []scsi.CarriedUnit{{Attentions: make([]spc.ASC, 17)}} },
 	} {
 		x := k.Sessions[0]
 		x.Conns = append([]CarriedConnection(nil), x.Conns...)

@@ -235,6 +235,7 @@ func TestTaskFunctionsRefused(t *testing.T) {
 		{iscsi.TaskReassign, 0, iscsi.TaskNoReassign},
 		{iscsi.LogicalUnitReset, 5, iscsi.TaskNoLUN},
 		{99, 0, iscsi.TaskUnsupported},
+		{iscsi.ClearACA, 0, iscsi.TaskUnsupported}, // NormACA is 0
 	} {
 		if got := r.task(c.f, c.lun, 0x4242, r.cmdSN); got != c.want {
 			t.Errorf("%v on LUN %d: response %d, want %d", c.f, c.lun, got, c.want)

@@ -114,6 +114,32 @@ func TestAtomicOnRevokedMemory(t *testing.T) {
 	}
 }
 
+// A request ends by what happened to it first: what its answer says counts where nothing had, and that its
+// owner has discarded it counts always.
+func TestAnswersOfRequests(t *testing.T) {
+	r := newRig(t, true)
+	for i, c := range []struct {
+		before, answer, want verbs.Status
+		flags                verbs.SendFlags
+	}{
+		{verbs.StatusSuccess, verbs.StatusSuccess, verbs.StatusSuccess, 0},
+		{verbs.StatusSuccess, verbs.StatusLocalFault, verbs.StatusLocalFault, 0},
+		{verbs.StatusLocalFault, verbs.StatusSuccess, verbs.StatusLocalFault, 0},
+		{verbs.StatusLocalProtection, verbs.StatusLocalFault, verbs.StatusLocalProtection, 0},
+		{verbs.StatusLocalFault, verbs.StatusSuccess, verbs.StatusDiscarded, verbs.FlagDiscard},
+	} {
+		e, _, _ := r.read(make([]byte, 8))
+		e.Status, e.Flags = c.before, c.flags
+		r.qp.Mu.Lock()
+		r.qp.reads.answeredLocked(c.answer)
+		left := r.qp.reads.inFlight()
+		r.qp.Mu.Unlock()
+		if !e.Done || e.Status != c.want || left != 0 {
+			t.Errorf("%d: done %v, %q, want %q; %d are left", i, e.Done, e.Status, c.want, left)
+		}
+	}
+}
+
 // While an FPDU is on its way, its window is closed and opened over other memory,
 // and the key happens to be the same: the rest must not go there.
 func TestSameKeyAgain(t *testing.T) {

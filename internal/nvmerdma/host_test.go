@@ -47,6 +47,30 @@ func scripted(t *testing.T, h *host) *queuetest.Queue {
 	})
 }
 
+// A queue has from two entries to as many as commands can be told apart; what is not asked for is closed.
+func TestHostQueueBounds(t *testing.T) {
+	d := device(t, Config{Host: true})
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel() // one that may be asked for ends by this
+	for _, c := range []struct {
+		entries, slots int
+		ok             bool
+	}{
+		{0, 0, false}, {1, 0, false}, {1, 8, false}, {2, 0, true}, {nvme.MaxHostEntries, 0, true}, {nvme.MaxHostEntries + 1, 0, false},
+		{2, nvme.MaxHostEntries, true}, {2, nvme.MaxHostEntries + 1, false},
+	} {
+		client, server := loopback.Pair(t)
+		_, err := NewHost(ctx, client, HostConfig{Device: d}, nvme.HostQueue{ID: 1, Entries: c.entries, Slots: c.slots})
+		if err == nil || errors.Is(err, context.Canceled) != c.ok || strings.Contains(err.Error(), "it has 2 to") == c.ok {
+			t.Errorf("%+v: %v", c, err)
+		}
+		if n, err := server.Read(make([]byte, 1)); n != 0 || err == nil {
+			t.Errorf("%+v: the controller reads %d bytes, %v", c, n, err)
+		}
+		server.Close()
+	}
+}
+
 // A host that gives a connection up ends it by a reset: nothing of it is sent any more that waits in the
 // socket, where it would arrive behind what the host repeats over the next one. One that is at its end
 // has everything sent.

@@ -3,12 +3,14 @@ package nvmf_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 
 	"softiser/internal/await"
 	"softiser/internal/nvme"
 	"softiser/target"
 	"softiser/target/nvmf"
+	"softiser/target/volume"
 )
 
 // namespaces lists those that the host sees.
@@ -150,5 +152,40 @@ func TestTrafficIsCounted(t *testing.T) {
 	await.True(t, "nobody is connected", func() bool { x := r.srv.Status().NVMe; return len(x) == 1 && x[0].Connections == 0 })
 	if x := r.srv.Status().NVMe[0]; x.Failed != 1 || x.WriteBytes != 8192 || x.Reads != 2 {
 		t.Errorf("afterwards: %+v", x)
+	}
+}
+
+// What an administrator asks for and cannot have is refused by name, and leaves everything as it was.
+func TestManagementRefused(t *testing.T) {
+	r := open(t, nil)
+	more := nvmf.NamespaceConfig{NSID: 1, Name: "more", Volume: newMem(t, 1<<20)}
+	beyond := more
+	beyond.NSID = 1025
+	for _, c := range []struct {
+		err  error
+		want string
+	}{
+		{r.srv.AddNamespace("nqn.other", more), "there is no subsystem nqn.other"},
+		{r.srv.AddNamespace(subNQN, more), "namespace 1: the identifier is taken"},
+		{r.srv.AddNamespace(subNQN, beyond), "namespace 1025: the identifier is not between 1 and 1024"},
+		{r.srv.VacantNamespace("nqn.other", 2), "there is no subsystem nqn.other"},
+		{r.srv.VacantNamespace(subNQN, 1), "namespace 1: the identifier is taken"},
+		{r.srv.RemoveNamespace(t.Context(), "nqn.other", 1), "there is no subsystem nqn.other"},
+		{r.srv.RemoveNamespace(t.Context(), subNQN, 2), subNQN + " has no namespace 2"},
+		{r.srv.RemoveSubsystem(t.Context(), "nqn.other"), "there is no subsystem nqn.other"},
+		{r.srv.SetNamespaceAccess("nqn.other", 1, 1, volume.PathInaccessible), "there is no subsystem nqn.other"},
+		{r.srv.SetNamespaceAccess(subNQN, 2, 1, volume.PathInaccessible), subNQN + " has no namespace 2"},
+		{r.srv.SetNamespaceAccess(subNQN, 1, 9, volume.PathInaccessible), "there is no portal of group 9"},
+		{r.srv.AddSubsystem(nvmf.SubsystemConfig{NQN: subNQN}), subNQN + " is there already"},
+	} {
+		if c.err == nil || !strings.Contains(c.err.Error(), c.want) {
+			t.Errorf("%v; want %q", c.err, c.want)
+		}
+	}
+	if err := r.srv.VacantNamespace(subNQN, 2); err != nil {
+		t.Error(err)
+	}
+	if l := r.attach(hostNQN, 10, 0).namespaces(); len(l) != 1 || l[0] != 1 {
+		t.Errorf("hosts see %v", l)
 	}
 }

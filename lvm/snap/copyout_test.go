@@ -287,3 +287,49 @@ func TestCopyOutsCrash(t *testing.T) {
 		}
 	}
 }
+
+// heldReads is a disk whose reads wait for the gate, and are counted.
+type heldReads struct {
+	*lvmtest.Disk
+	reads atomic.Int32
+	gate  chan struct{}
+}
+
+func (d *heldReads) ReadAt(p []byte, off int64) (int, error) {
+	d.reads.Add(1)
+	<-d.gate
+	return d.Disk.ReadAt(p, off)
+}
+
+// TestCopiedOnce: a writer that meets chunks which another one is copying waits for that, and copies
+// only what is left.
+func TestCopiedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		base := &heldReads{Disk: lvmtest.New(size), gate: make(chan struct{})}
+		st, err := OpenStore(lvmtest.New(4*size), 4096)
+		must(t, err)
+		set := NewSet(base, nil, nil)
+		snap, origin := set.Add("s", st, size), set.Origin()
+		var wg sync.WaitGroup
+		for i := range 3 {
+			wg.Go(func() {
+				if _, err := origin.WriteAt(bytes.Repeat([]byte{7}, 8192), int64(i%2)*4096); err != nil { // chunks 0 and 1, 1 and 2, 0 and 1
+					t.Error(err)
+				}
+			})
+			synctest.Wait()
+		}
+		if n := base.reads.Load(); n != 2 {
+			t.Errorf("%d reads of three chunks by three writers", n)
+		}
+		close(base.gate)
+		wg.Wait()
+		if u := snap.Usage(); u.Exceptions != 3 || u.Used != (firstChunk+3)*4096 {
+			t.Errorf("%+v", u)
+		}
+		got := make([]byte, size)
+		if _, err := snap.ReadAt(got, 0); err != nil || !bytes.Equal(got, make([]byte, size)) {
+			t.Errorf("the snapshot has changed (%v)", err)
+		}
+	})
+}

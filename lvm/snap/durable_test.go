@@ -298,6 +298,41 @@ func TestListIsNoData(t *testing.T) {
 	}
 }
 
+// TestListGoesOn: exceptions that are recorded together take what is left of one part of the list,
+// all of the next one and some of a third.
+func TestListGoesOn(t *testing.T) {
+	const chunk = 512 // 32 entries to a part
+	d, base := lvmtest.New(size), lvmtest.New(size)
+	old := make([]byte, 100*chunk)
+	for i := range old {
+		old[i] = byte(i/chunk) + 1
+	}
+	_, err := base.WriteAt(old, 0)
+	must(t, err)
+	st, err := OpenStore(d, chunk)
+	must(t, err)
+	set := NewSet(base, nil, nil)
+	sn := set.Add("s", st, size)
+	for _, r := range [][2]int64{{0, 20}, {20, 80}} {
+		_, err = set.Origin().WriteAt(make([]byte, (r[1]-r[0])*chunk), r[0]*chunk)
+		must(t, err)
+	}
+	st, err = OpenStore(d, chunk)
+	must(t, err)
+	again := NewSet(base, nil, nil).Add("s", st, size)
+	for _, s := range []*Snapshot{sn, again} {
+		got := make([]byte, len(old))
+		_, err = s.ReadAt(got, 0)
+		must(t, err)
+		if u := s.Usage(); u.Exceptions != 80 || !bytes.Equal(got, old) {
+			t.Errorf("%+v", u)
+		}
+	}
+	if st.area != 2 || st.count != 80-2*32 {
+		t.Errorf("the list ends in part %d behind entry %d", st.area, st.count)
+	}
+}
+
 // TestOddEnd: the last chunk of an origin that ends within it is copied with zeroes
 // behind the end, not with what a buffer held before, and merged no further than that.
 func TestOddEnd(t *testing.T) {

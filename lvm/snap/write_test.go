@@ -60,7 +60,7 @@ func TestWholeChunks(t *testing.T) {
 		{"a whole chunk", 0, 4, false, "0 reads of the origin, 2 writes, 2 flushes"},
 		{"a whole chunk, FUA", 4, 4, true, "0 reads of the origin, 2 writes, 2 flushes"},
 		{"three chunks", 8, 12, false, "0 reads of the origin, 2 writes, 2 flushes"},
-		{"ten chunks, FUA", 40, 40, true, "0 reads of the origin, 3 writes, 2 flushes"},
+		{"nine chunks, of which eight are copied at once, FUA", 40, 36, true, "0 reads of the origin, 3 writes, 2 flushes"},
 		{"a part", 21, 2, false, "2 reads of the origin, 2 writes, 2 flushes"},
 		{"parts of two chunks, FUA", 26, 4, true, "2 reads of the origin, 2 writes, 2 flushes"},
 		{"what it has, and a new chunk on both sides", 98, 4, false, "2 reads of the origin, 2 writes, 2 flushes"},

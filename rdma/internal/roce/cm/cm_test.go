@@ -3,6 +3,7 @@ package cm
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"net/netip"
 	"testing"
@@ -296,6 +297,75 @@ func TestInvalidRequests(t *testing.T) {
 		}
 		if s := p.b.Stats(); s.Connections != 0 || s.Pending != 0 {
 			t.Errorf("something was kept: %+v", s)
+		}
+	})
+}
+
+// What a request may ask for at most and at least is passed on.
+func TestValidRequests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPair(t, 6)
+		defer p.n.close()
+		for i, c := range []struct {
+			service mad.Service
+			mtu     uint8
+		}{{mad.ServiceRC, 1}, {mad.ServiceRC, 5}, {mad.ServiceUC, 3}} {
+			r := reqFrom(t, p.b, p.a.cfg.Local, uint32(50+i))
+			r.Service, r.PathMTU = c.service, c.mtu
+			p.b.Receive(p.a.cfg.Local, mad.Append(nil, 1, r))
+			if n := p.b.Stats().Pending; n != 1 {
+				t.Fatalf("%+v: %d pending", c, n)
+			}
+			in, err := p.l.Accept(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if in.Request.Transport != c.service || in.Request.MTU != c.mtu {
+				t.Errorf("%+v, not %+v", in.Request, c)
+			}
+			if err := in.Reject(nil); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+// A peer that waits no longer for an answer takes its request back by its own ID, as it has heard of no
+// other; nobody else does, and no other message (IBA vol. 1 §12.6.7.2, reason 4).
+func TestGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPair(t, 6)
+		defer p.n.close()
+		from := p.a.cfg.Local
+		r := reqFrom(t, p.b, from, 50)
+		p.b.Receive(from, mad.Append(nil, 1, r))
+		rej := func(change func(*mad.REJ)) []byte {
+			m := &mad.REJ{LocalCommID: r.LocalCommID, Which: mad.WhichREQ, Reason: mad.ReasonTimeout, InfoLength: 8}
+			binary.BigEndian.PutUint64(m.ARI[:], r.LocalCAGUID)
+			change(m)
+			return mad.Append(nil, 2, m)
+		}
+		same := func(*mad.REJ) {}
+		for _, c := range []struct {
+			name   string
+			from   netip.Addr
+			change func(*mad.REJ)
+		}{
+			{"from elsewhere", netip.MustParseAddr("10.0.0.66"), same},
+			{"another reason", from, func(m *mad.REJ) { m.Reason = mad.ReasonConsumer }},
+			{"of a REP", from, func(m *mad.REJ) { m.Which = mad.WhichREP }},
+			{"seven bytes of a GUID", from, func(m *mad.REJ) { m.InfoLength = 7 }},
+			{"another GUID", from, func(m *mad.REJ) { m.ARI[7]++ }},
+			{"another ID", from, func(m *mad.REJ) { m.LocalCommID++ }},
+		} {
+			p.b.Receive(c.from, rej(c.change))
+			if n := p.b.Stats().Pending; n != 1 {
+				t.Fatalf("%s: %d pending", c.name, n)
+			}
+		}
+		p.b.Receive(from, rej(same))
+		if s := p.b.Stats(); s.Pending != 0 || s.Connections != 0 {
+			t.Errorf("%+v", s)
 		}
 	})
 }

@@ -148,6 +148,8 @@ func TestForged(t *testing.T) {
 		defer p.n.close()
 		ca, cp, ea, ep := p.connect(t, 80)
 		peer, other := p.b.cfg.Local, netip.MustParseAddr("10.0.0.66")
+		givesUp := &mad.REJ{LocalCommID: cp.id, Which: mad.WhichREQ, Reason: mad.ReasonTimeout, InfoLength: 8}
+		binary.BigEndian.PutUint64(givesUp.ARI[:], p.b.cfg.GUID)
 		for _, f := range []struct {
 			name string
 			from netip.Addr
@@ -158,6 +160,7 @@ func TestForged(t *testing.T) {
 			{"DREQ for another queue pair", peer, &mad.DREQ{LocalCommID: cp.id, RemoteCommID: ca.id, RemoteQPN: 81}},
 			{"DREP unasked", peer, &mad.DREP{LocalCommID: cp.id, RemoteCommID: ca.id}},
 			{"REJ from elsewhere", other, &mad.REJ{LocalCommID: cp.id, RemoteCommID: ca.id, Reason: mad.ReasonTimeout}},
+			{"REJ of a REQ that was ours", peer, givesUp},
 			{"REJ without the remote ID", peer, &mad.REJ{RemoteCommID: ca.id, Reason: mad.ReasonStaleConn}},
 			{"REP with another ID", peer, &mad.REP{LocalCommID: cp.id + 1, RemoteCommID: ca.id, LocalQPN: 80}},
 			{"MRA", peer, &mad.MRA{LocalCommID: cp.id, RemoteCommID: ca.id, ServiceTimeout: 31}},

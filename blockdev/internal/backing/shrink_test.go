@@ -303,6 +303,27 @@ func TestShortenedStore(t *testing.T) {
 	l.Release()
 }
 
+// TestFollowedGrowthHasRoom: a volume follows its store as far as there is room for it, and no further.
+func TestFollowedGrowthHasRoom(t *testing.T) {
+	var length atomic.Int64 // the watcher looks, too
+	length.Store(1 << 20)
+	v, _ := openFile(t, 1<<20, linux, func(c *Config) {
+		c.Follow = true
+		c.StoreSize = func() (int64, error) { return length.Load(), nil }
+	})
+	room := int64(len(v.mem))
+	for _, n := range []int64{room + 512, 2 * room} {
+		length.Store(n)
+		if v.poll(); v.Info().Size != 1<<20 {
+			t.Fatalf("the store has %d bytes, there is room for %d, the volume has %d", n, room, v.Info().Size)
+		}
+	}
+	length.Store(room)
+	if v.poll(); v.Info().Size != room {
+		t.Errorf("the store has %d bytes, the volume %d", room, v.Info().Size)
+	}
+}
+
 // TestFollowedGrowthIsLocked: a volume that is to stay in memory does not grow beyond what may stay there.
 func TestFollowedGrowthIsLocked(t *testing.T) {
 	k := linux

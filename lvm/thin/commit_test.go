@@ -204,6 +204,59 @@ func TestWholeBlocks(t *testing.T) {
 	check(t, meta)
 }
 
+// TestLargeBlocks: of a shared block that is larger than what is copied at once all is copied, but for
+// what is written.
+func TestLargeBlocks(t *testing.T) {
+	const chunk = 4 * copySize
+	p, _, _ := newPool(t, 64, func(c *Config) { c.ChunkSize = chunk })
+	must(t, p.Create(1, 1))
+	d, err := p.Device(1, chunk, "t", false)
+	must(t, err)
+	old := make([]byte, chunk)
+	for i := range old {
+		old[i] = byte(i/512)%251 + 1
+	}
+	_, err = d.WriteAt(old, 0)
+	must(t, err)
+	must(t, p.Snapshot(2, 1, 2))
+	const at = copySize + 4096 // more than one copy lies before it, and more than two behind it
+	_, err = d.WriteAt(make([]byte, 512), at)
+	must(t, err)
+	want := bytes.Clone(old)
+	clear(want[at : at+512])
+	s, err := p.Device(2, chunk, "s", false)
+	must(t, err)
+	got := make([]byte, chunk)
+	for _, c := range []struct {
+		d    *Device
+		want []byte
+	}{{d, want}, {s, old}} {
+		_, err = c.d.ReadAt(got, 0)
+		must(t, err)
+		if !bytes.Equal(got, c.want) {
+			t.Errorf("%s is wrong", c.d.name)
+		}
+		must(t, c.d.Close())
+	}
+	must(t, p.Close())
+}
+
+// TestLongTransaction: a transaction ends after so many changes, although nobody flushes and there is room.
+func TestLongTransaction(t *testing.T) {
+	p, _, _ := newPool(t, 4, nil)
+	must(t, p.Create(1, 1))
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.changed, p.batch = true, 8192
+	for _, want := range []uint64{0, 1, 0} {
+		cuts := p.begun.Load()
+		must(t, p.roomLocked(0))
+		if got := p.begun.Load() - cuts; got != want {
+			t.Errorf("%d commits, not %d; %d changes since", got, want, p.batch)
+		}
+	}
+}
+
 // heldDisk holds the flushes of the metadata.
 type heldDisk struct {
 	*lvmtest.Disk

@@ -46,6 +46,9 @@ type Conn struct {
 	// flushed: the queue pair has ended, and nothing is posted any more; what waits ends
 	// with the connection's reason.
 	flushed bool
+	// untold: the connection has ended before Start, which is to tell of it, with why.
+	untold  bool
+	why     error
 	over    completions // transfers that the upper layer is to be told of
 	tasks   taskTable
 	windows rdmamsg.Windows
@@ -68,7 +71,12 @@ func (c *Conn) discard() {
 func (c *Conn) Start(u iscsi.Upper) {
 	c.mu.Lock()
 	c.up = u
+	late, why := c.untold, c.why
 	c.mu.Unlock()
+	if late {
+		go u.ConnectionTerminateNotify(why) // not here: the caller is not ready for up-calls yet
+		return
+	}
 	if !c.started.Swap(true) {
 		close(c.startCh)
 	}
@@ -196,7 +204,7 @@ func (c *Conn) Terminate(reason error) {
 	}
 	c.mu.Unlock()
 	if !c.started.Swap(true) {
-		close(c.startCh) // nobody will start it any more
+		close(c.startCh) // perhaps nobody will start it any more
 	}
 }
 
@@ -317,7 +325,6 @@ func (c *Conn) finish() {
 	}
 	c.pump.Purge(lost)
 	done := c.over.take()
-	u := c.up
 	c.mu.Unlock()
 	c.complete(done)
 	c.mu.Lock()
@@ -327,6 +334,10 @@ func (c *Conn) finish() {
 	c.over.wait()
 	c.mu.Unlock()
 	c.discard()
+	c.mu.Lock()
+	u := c.up
+	c.untold, c.why = u == nil, err
+	c.mu.Unlock()
 	if u != nil {
 		u.ConnectionTerminateNotify(err)
 	}

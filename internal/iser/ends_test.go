@@ -145,16 +145,17 @@ func TestEndBeforeStart(t *testing.T) {
 	<-i.Ended()
 }
 
-// TestGivenUpBeforeStart: who gives a connection up that it has not started, twice even, may
-// start it all the same, whatever has come meanwhile.
+// TestGivenUpBeforeStart: a connection that has been given up before its start, twice even, may
+// be started all the same, also when it is over; who starts it is told of its end.
 func TestGivenUpBeforeStart(t *testing.T) {
-	for n := range 4 {
+	const never, atOnce, late = 0, 1, 2
+	for n := range 6 {
 		var reason error
 		if n%2 == 1 {
 			reason = errors.New("given up")
 		}
-		started := n/2 == 1
-		t.Run(fmt.Sprintf("%v, started %v", reason, started), func(t *testing.T) {
+		start := n / 2
+		t.Run(fmt.Sprintf("%v, start %d", reason, start), func(t *testing.T) {
 			i, g := connect(t, device(t), device(t), ConnConfig{}, ConnConfig{})
 			var q iscsi.PDU
 			q.BHS.NewNopOut()
@@ -166,10 +167,18 @@ func TestGivenUpBeforeStart(t *testing.T) {
 			g.Terminate(reason)
 			g.Terminate(reason)
 			up := datamovertest.NewRecorder()
-			if started {
+			if start == atOnce {
 				g.Start(up)
 			}
 			finish(i, g)
+			if start == late {
+				g.Start(up)
+			}
+			if start != never {
+				if err := up.End(t); reason != nil && err != reason {
+					t.Errorf("ended with %v", err)
+				}
+			}
 			up.Release()
 		})
 	}

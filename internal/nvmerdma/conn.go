@@ -30,6 +30,7 @@ type conn struct {
 	pump    rdmamsg.Pump
 	park    *parking        // it is to be parked, or is; nil: it is not
 	flushed bool            // the queue pair has ended, and nothing is posted any more
+	untold  bool            // the connection has ended before Start, which is to tell of it
 	windows rdmamsg.Windows // a controller opens none to its host
 
 	stats struct{ capsulesIn, capsulesOut, payloadIn, payloadOut, copied atomic.Uint64 }
@@ -169,7 +170,7 @@ func (c *conn) Terminate(reason error) {
 		go c.qp.Push() // not here: there may be up-calls inside
 	}
 	c.mu.Unlock()
-	c.begin() // nobody will start it any more
+	c.begin() // perhaps nobody will start it any more
 }
 
 // failLocked ends the connection; the first cause counts.

@@ -102,7 +102,12 @@ func (c *Controller) Request() Request { return c.req }
 func (c *Controller) Start(u nvme.QueueUpper) {
 	c.mu.Lock()
 	c.up = u
+	late, why := c.untold, c.cause
 	c.mu.Unlock()
+	if late {
+		go u.Ended(why) // not here: the caller is not ready for up-calls yet
+		return
+	}
 	c.beginKept() // by the process before this one; nothing comes up yet
 	c.begin()
 	c.Push()
@@ -192,9 +197,12 @@ func (c *Controller) end(err error) {
 		c.cond.Wait()
 	}
 	c.dropKeptLocked()
-	u := c.up
 	c.mu.Unlock()
 	c.discard()
+	c.mu.Lock()
+	u := c.up
+	c.untold = u == nil
+	c.mu.Unlock()
 	if u != nil {
 		u.Ended(err)
 	}

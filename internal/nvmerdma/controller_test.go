@@ -536,8 +536,13 @@ func TestBeforeStart(t *testing.T) {
 			h.recv()
 			h.close()
 		} else {
-			c.Terminate(errors.New("closed"))
+			reason := errors.New("closed")
+			c.Terminate(reason)
 			<-c.Ended()
+			c.Start(h.disk) // by somebody who has not seen it
+			if err := h.disk.End(); err != reason {
+				t.Errorf("started after its end: told %v", err)
+			}
 		}
 	}
 }

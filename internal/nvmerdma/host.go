@@ -134,7 +134,12 @@ func closeTCP(nc net.Conn) {
 func (h *Host) Start(u nvme.HostUpper) {
 	h.mu.Lock()
 	h.up = u
+	late, why := h.untold, h.cause
 	h.mu.Unlock()
+	if late {
+		go u.Ended(why) // not here: the caller is not ready for up-calls yet
+		return
+	}
 	h.begin()
 }
 
@@ -289,8 +294,12 @@ func (h *Host) push(cq *rdma.CQ, wcs []rdma.WC) (more bool) {
 // end implements role: no memory of a command is reached any more when it is told.
 func (h *Host) end(err error) {
 	h.discard()
-	if h.up != nil {
-		h.up.Ended(err)
+	h.mu.Lock()
+	u := h.up
+	h.untold = u == nil
+	h.mu.Unlock()
+	if u != nil {
+		u.Ended(err)
 	}
 }
 

@@ -126,4 +126,13 @@ func testTerminateEarly(t *testing.T, pair Pair, o Options) {
 	tdm.Terminate(nil)
 	ini.end.wait(t, "initiator")
 	tgt.end.wait(t, "target")
+
+	// Who starts a connection is told of its end, also where somebody else has given it up before.
+	idm, tdm = pair(t)
+	ini, tgt = newInitiator(t, idm, o.Initiator), newTarget(t, tdm, o.Target)
+	tdm.Terminate(errors.New("evicted"))
+	idm.Start(ini)
+	ini.end.wait(t, "initiator")
+	tdm.Start(tgt)
+	tgt.end.wait(t, "target")
 }

@@ -181,4 +181,13 @@ func testEndEarly(t *testing.T, pair Pair) {
 	if q.End(); q.Done() != 0 {
 		t.Error("a command was completed")
 	}
+
+	// Who starts the host is told of its end, also where somebody else has given it up before.
+	q, d = connect(t, pair, 0, nil)
+	q.H.Terminate(reason)
+	d.Over()
+	q.H.Start(q)
+	if err := q.End(); !errors.Is(err, reason) {
+		t.Errorf("the host's side ended with %v", err)
+	}
 }

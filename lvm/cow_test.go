@@ -12,6 +12,7 @@ import (
 	"softiser/blockdev/blockdevtest"
 	"softiser/blockdev/mem"
 	"softiser/internal/await"
+	"softiser/lvm/internal/lvmtest"
 	"softiser/lvm/meta"
 	"softiser/lvm/snap"
 	"softiser/lvm/vg"
@@ -31,8 +32,7 @@ func fill(t testing.TB, v blockdev.Device, model []byte, off, n int, seed byte) 
 
 func same(t testing.TB, v blockdev.Device, model []byte, what string) {
 	t.Helper()
-	got := make([]byte, len(model))
-	if _, err := v.ReadAt(got, 0); err != nil || !bytes.Equal(got, model) {
+	if err := lvmtest.Differs(v, model); err != nil {
 		t.Fatalf("%s differs: %v", what, err)
 	}
 }

@@ -60,8 +60,7 @@ func (w *world) snapshotOn(cow *lvmtest.Disk, chunk int64) {
 
 func (w *world) check(dev blockdev.Device, model []byte, what string) {
 	w.t.Helper()
-	got := make([]byte, len(model))
-	if _, err := dev.ReadAt(got, 0); err != nil || !bytes.Equal(got, model) {
+	if err := lvmtest.Differs(dev, model); err != nil {
 		w.t.Fatalf("%s differs: %v", what, err)
 	}
 	var l blockdev.Lease

@@ -79,9 +79,8 @@ func (w *world) reopen() {
 
 func (w *world) checkAll() {
 	w.t.Helper()
-	got := make([]byte, volSize)
 	for _, v := range w.vols {
-		if _, err := v.dev.ReadAt(got, 0); err != nil || !bytes.Equal(got, v.model) {
+		if err := lvmtest.Differs(v.dev, v.model); err != nil {
 			w.t.Fatalf("device %d differs: %v", v.id, err)
 		}
 		var l blockdev.Lease

@@ -13,8 +13,6 @@ import (
 // ErrCut is what a Disk answers once its power is cut.
 var ErrCut = errors.New("lvmtest: power is cut")
 
-const pageSize = 64 << 10
-
 // Disk is a sparse disk in memory with a volatile write cache. It can lose
 // power after any number of writes; Crash then tells what a real disk may hold:
 // all that was flushed, and any part of what was not.
@@ -23,10 +21,10 @@ type Disk struct {
 
 	mu     sync.Mutex
 	size   int64
-	pages  map[int64]*[pageSize]byte // what reads see
-	stable map[int64]*[pageSize]byte // what was there at the last flush
-	log    []write                   // since the last flush
-	left   int                       // writes until the cut; -1 never
+	pages  pages   // what reads see
+	stable pages   // what was there at the last flush
+	log    []write // since the last flush
+	left   int     // writes until the cut; -1 never
 	cut    bool
 	writes int
 	ties   []*Disk
@@ -42,7 +40,7 @@ type write struct {
 
 // New makes a disk of size bytes that never fails.
 func New(size int64) *Disk {
-	return &Disk{size: size, pages: map[int64]*[pageSize]byte{}, stable: map[int64]*[pageSize]byte{}, left: -1}
+	return &Disk{size: size, pages: pages{}, stable: pages{}, left: -1}
 }
 
 // Quiet turns the recording of unflushed writes off: for large tests.
@@ -64,12 +62,12 @@ func (d *Disk) Crash(r *rand.Rand) *Disk {
 	defer d.mu.Unlock()
 	n := New(d.size)
 	n.Block = d.Block
-	n.pages = clonePages(d.stable)
+	n.pages = d.stable.clone()
 	for _, w := range d.log {
 		switch r.IntN(4) {
 		case 0: // lost
 		case 1, 2:
-			put(n.pages, w)
+			n.pages.put(w)
 		case 3:
 			for o := int64(0); o < w.n; o += 512 {
 				if r.IntN(2) == 0 {
@@ -77,12 +75,12 @@ func (d *Disk) Crash(r *rand.Rand) *Disk {
 					if w.data != nil {
 						part.data = w.data[o : o+part.n]
 					}
-					put(n.pages, part)
+					n.pages.put(part)
 				}
 			}
 		}
 	}
-	n.stable = clonePages(n.pages)
+	n.stable = n.pages.clone()
 	return n
 }
 
@@ -92,7 +90,7 @@ func (d *Disk) Clone() *Disk {
 	defer d.mu.Unlock()
 	n := New(d.size)
 	n.Block, n.noLog = d.Block, d.noLog
-	n.pages, n.stable = clonePages(d.pages), clonePages(d.pages)
+	n.pages, n.stable = d.pages.clone(), d.pages.clone()
 	return n
 }
 
@@ -102,41 +100,6 @@ func (d *Disk) Grow(size int64) {
 	d.size = size
 	d.mu.Unlock()
 	d.hooks.Tell(d.Info)
-}
-
-func clonePages(p map[int64]*[pageSize]byte) map[int64]*[pageSize]byte {
-	c := make(map[int64]*[pageSize]byte, len(p))
-	for k, v := range p {
-		q := *v
-		c[k] = &q
-	}
-	return c
-}
-
-func put(pages map[int64]*[pageSize]byte, w write) {
-	for done := int64(0); done < w.n; {
-		at := w.off + done
-		k, o := at/pageSize, at%pageSize
-		n := min(pageSize-o, w.n-done)
-		p := pages[k]
-		if p == nil {
-			if w.data == nil {
-				done += n
-				continue
-			}
-			p = new([pageSize]byte)
-			pages[k] = p
-		}
-		switch {
-		case w.data != nil:
-			copy(p[o:o+n], w.data[done:done+n])
-		case n == pageSize:
-			delete(pages, k)
-		default:
-			clear(p[o : o+n])
-		}
-		done += n
-	}
 }
 
 // Info implements blockdev.Device.
@@ -170,7 +133,7 @@ func (d *Disk) ReadAt(p []byte, off int64) (int, error) {
 		k, o := at/pageSize, at%pageSize
 		n := min(int(pageSize-o), len(p)-done)
 		if q := d.pages[k]; q != nil {
-			copy(p[done:done+n], q[o:])
+			copy(p[done:done+n], q.data[o:])
 		} else {
 			clear(p[done : done+n])
 		}
@@ -208,7 +171,7 @@ func (d *Disk) apply(w write) error {
 	if err := d.step(); err != nil {
 		return err
 	}
-	put(d.pages, w)
+	d.pages.put(w)
 	if !d.noLog {
 		d.log = append(d.log, w)
 	}
@@ -228,7 +191,7 @@ func (d *Disk) Flush() error {
 		return err
 	}
 	for _, w := range d.log {
-		put(d.stable, w)
+		d.stable.put(w)
 	}
 	d.log = nil
 	return nil

@@ -806,7 +806,7 @@ func TestCancelledWhileGivenUp(t *testing.T) {
 		r.Done = func(*blockio.Request) { ended++ }
 		v = open(t, Config{NoPathRetry: time.Second, OnEvent: func(line string) {
 			if strings.HasPrefix(line, "no path has come back") {
-				v.end(r.Driver.(*request), context.Canceled)
+				v.cancelRequest(r.Driver.(*request), context.Canceled)
 			}
 		}}, a)
 		a.cut()

@@ -75,7 +75,7 @@ func (v *Volume) Submit(r *blockio.Request) {
 	q := v.prepare(r)
 	p := v.choose()
 	if p == nil || r.Op == blockio.OpFlush && v.cache.Elsewhere(p.vol.Epoch()) {
-		q.again()
+		q.route()
 		return
 	}
 	q.path = p
@@ -112,7 +112,7 @@ func (v *Volume) SubmitBatch(rs []*blockio.Request) {
 		}
 		q, p := v.prepare(r), v.choose()
 		if p == nil {
-			q.again()
+			q.route()
 			continue
 		}
 		q.path = p
@@ -191,24 +191,24 @@ func (q *request) failed(err error) {
 	mayBeLate := q.in.Sent && repeatable(q.Op) && changes(q.Op) && v.cfg.Fence != FenceNone
 	switch {
 	case unknown && mayBeLate && inaccessible: // a part of it was refused, and another one lost
-		q.await(nil)
+		q.awaitFence(nil)
 	case unknown && mayBeLate:
-		q.await(err)
+		q.awaitFence(err)
 	case !lost && !inaccessible:
 		q.finish()
 	default:
 		p.leave(err)
 		if lost && mayBeLate {
-			q.await(nil)
+			q.awaitFence(nil)
 		} else {
-			q.again()
+			q.route()
 		}
 	}
 }
 
-// await has a change whose outcome is unknown wait until its path is fenced. Then it is repeated, or
+// awaitFence has a change whose outcome is unknown wait until its path is fenced. Then it is repeated, or
 // ends with failed if that is not nil: who is told so may write anew, and that write is to be the last.
-func (q *request) await(failed error) {
+func (q *request) awaitFence(failed error) {
 	v, p := q.v, q.path
 	v.mu.Lock()
 	if q.cancel == nil && v.closed {
@@ -223,7 +223,7 @@ func (q *request) await(failed error) {
 	q.cancel = failed
 	if p.moved {
 		v.mu.Unlock()
-		q.again()
+		q.route()
 		return
 	}
 	if p.up && p.unknownLocked() == 0 { // it has other sessions
@@ -250,8 +250,8 @@ func (q *request) overLocked() bool {
 	return true
 }
 
-// again gives the request to a path, or has it wait for one.
-func (q *request) again() {
+// route gives the request to a path, or has it wait for one.
+func (q *request) route() {
 	v := q.v
 	v.mu.Lock()
 	if q.overLocked() {
@@ -342,7 +342,7 @@ func (v *Volume) Do(ctx context.Context, r *blockio.Request) error {
 	}
 	// The request may be between two paths, where nobody can cancel it.
 	for {
-		v.end(r.Driver.(*request), context.Cause(ctx))
+		v.cancelRequest(r.Driver.(*request), context.Cause(ctx))
 		select {
 		case <-w.ch:
 			return r.Err
@@ -354,8 +354,8 @@ func (v *Volume) Do(ctx context.Context, r *blockio.Request) error {
 // cancelPause is how long a cancelled request is left alone.
 const cancelPause = 20 * time.Millisecond
 
-// end cancels a request, wherever it is.
-func (v *Volume) end(q *request, err error) {
+// cancelRequest cancels a request, wherever it is.
+func (v *Volume) cancelRequest(q *request, err error) {
 	v.mu.Lock()
 	switch q.where {
 	case idle: // it has ended: Done is being called

@@ -259,7 +259,7 @@ func (v *Volume) settleUnlock() {
 		v.hooks.Report(v.Info)
 	}
 	for _, q := range released {
-		q.again()
+		q.route()
 	}
 	endAll(end, err)
 	v.events.Tell()
@@ -382,7 +382,7 @@ func (v *Volume) Flush() error {
 // Extents asks a path for the allocation of a range.
 func (v *Volume) Extents(off, n int64) ([]blockdev.Extent, error) {
 	for {
-		p, err := v.await()
+		p, err := v.awaitPath()
 		if err != nil {
 			return nil, err
 		}
@@ -394,8 +394,8 @@ func (v *Volume) Extents(off, n int64) ([]blockdev.Extent, error) {
 	}
 }
 
-// await returns a path, once there is one.
-func (v *Volume) await() (*path, error) {
+// awaitPath returns a path, once there is one.
+func (v *Volume) awaitPath() (*path, error) {
 	for {
 		v.mu.Lock()
 		ch, over := v.changed, v.expired || v.closed

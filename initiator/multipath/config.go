@@ -1,7 +1,6 @@
 package multipath
 
 import (
-	"errors"
 	"fmt"
 	"time"
 
@@ -103,9 +102,6 @@ const FailFast time.Duration = 1
 
 // ErrNoPath ends a request that no path could carry; it is an ErrSessionLost.
 var ErrNoPath = fmt.Errorf("%w: no path leads to the volume", blockio.ErrSessionLost)
-
-// errOther refuses a path that leads elsewhere.
-var errOther = errors.New("it is not the same volume")
 
 func (c Config) withDefaults() Config {
 	if c.NoPathRetry == 0 {

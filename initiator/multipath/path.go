@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -278,96 +277,3 @@ func (p *path) downLocked(err error) {
 
 // standsByLocked reports whether the path, which is up, may take over the volume from another one.
 func (p *path) standsByLocked() bool { return p.up && !p.access.Usable() && p.stands }
-
-// unknownLocked is how many changes wait until the path is fenced.
-func (p *path) unknownLocked() int { return p.fencing.n + p.limbo.n }
-
-// fence makes one attempt to get to know that nothing of what the path carried can take
-// effect any more, and then lets go what waits for that. A path that is up is asked too: it may
-// have several sessions, and has lost one of them.
-func (p *path) fence() (done bool) {
-	v := p.v
-	var others []blockio.Path
-	var through blockio.Path
-	v.mu.Lock()
-	p.fencing.join(&p.limbo)
-	for _, o := range v.paths {
-		if o != p && o.up {
-			others = append(others, o.vol)
-			if o.access.Usable() {
-				through = o.vol
-			}
-		}
-	}
-	v.mu.Unlock()
-	ctx, cancel := context.WithTimeout(v.ctx, v.cfg.CheckInterval)
-	err := p.vol.Fence(ctx, others)
-	if err != nil && v.cfg.Fence == FenceReset && through != nil {
-		err = through.Reset(ctx)
-	}
-	cancel()
-	v.mu.Lock()
-	late := v.cfg.NoPathRetry > 0 && time.Since(p.lost) >= v.cfg.NoPathRetry
-	if err != nil && !late {
-		p.fencing.join(&p.limbo)
-		p.limbo.join(&p.fencing)
-		v.mu.Unlock()
-		return false
-	}
-	var end []*request
-	n := p.fencing.n
-	if err == nil {
-		v.held.join(&p.fencing)
-		v.eventLocked("%s: fenced, %s repeated", p.dial.Name, english.Plural(n, "request is", "requests are"))
-	} else {
-		end = p.fencing.take(idle)
-	}
-	v.settleUnlock()
-	endAll(end, &unfencedError{v.cfg.NoPathRetry, err})
-	return true
-}
-
-// unfencedError ends a write whose path was not fenced in time. It is a time-out, whatever the last
-// attempt to fence the path has ended with.
-type unfencedError struct {
-	after time.Duration
-	last  error
-}
-
-func (e *unfencedError) Error() string {
-	within := ""
-	if e.after != FailFast {
-		within = fmt.Sprintf(" within %v", e.after)
-	}
-	return fmt.Sprintf("%v: the lost path could not be fenced%s: %v", blockio.ErrOutcomeUnknown, within, e.last)
-}
-
-func (e *unfencedError) Unwrap() []error {
-	return []error{blockio.ErrOutcomeUnknown, os.ErrDeadlineExceeded}
-}
-
-// Status is how a path is, for people.
-type Status struct {
-	URL         string `json:"url"`
-	State       string `json:"state"`            // an access state, or "down"
-	Active      bool   `json:"active"`           // requests go to it
-	Reason      string `json:"reason,omitempty"` // why it is down
-	Outstanding int    `json:"outstanding"`      // requests that it carries
-	Unknown     int    `json:"unknown"`          // writes that wait until it is fenced
-}
-
-// Paths returns how the paths are.
-func (v *Volume) Paths() []Status {
-	active := *v.active.Load()
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	var out []Status
-	for _, p := range v.paths {
-		s := Status{URL: p.dial.Name, State: p.access.String(), Active: slices.Contains(active, p), Outstanding: int(p.outstanding.Load()), Unknown: p.unknownLocked()}
-		if !p.up {
-			s.State, s.Reason = "down", fmt.Sprint(p.why)
-		}
-		out = append(out, s)
-	}
-	return out
-}

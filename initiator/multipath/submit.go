@@ -50,26 +50,6 @@ func (v *Volume) prepare(r *blockio.Request) *request {
 	return q
 }
 
-// choose returns the path for the next request, nil while there is none.
-func (v *Volume) choose() *path {
-	ps := *v.active.Load()
-	switch {
-	case len(ps) == 0:
-		return nil
-	case len(ps) == 1:
-		return ps[0]
-	case v.cfg.Policy == QueueDepth:
-		best := ps[0]
-		for _, p := range ps[1:] {
-			if p.outstanding.Load() < best.outstanding.Load() {
-				best = p
-			}
-		}
-		return best
-	}
-	return ps[v.next.Add(1)%uint32(len(ps))]
-}
-
 // Submit starts r on one of the best paths; while there is none it waits.
 func (v *Volume) Submit(r *blockio.Request) {
 	q := v.prepare(r)

@@ -16,29 +16,15 @@ import (
 // have several sessions, and has lost one of them.
 func (p *path) fence() (done bool) {
 	v := p.v
-	var others []blockio.Path
-	var through blockio.Path
 	v.mu.Lock()
 	p.fencing.join(&p.limbo)
-	for _, o := range v.paths {
-		if o != p && o.up {
-			others = append(others, o.vol)
-			if o.access.Usable() {
-				through = o.vol
-			}
-		}
-	}
+	others, through := p.othersLocked()
 	v.mu.Unlock()
-	ctx, cancel := context.WithTimeout(v.ctx, v.cfg.CheckInterval)
-	err := p.vol.Fence(ctx, others)
-	if err != nil && v.cfg.Fence == FenceReset && through != nil {
-		err = through.Reset(ctx)
-	}
-	cancel()
+	err := p.tryFence(others, through)
 	v.mu.Lock()
 	late := v.cfg.NoPathRetry > 0 && time.Since(p.lost) >= v.cfg.NoPathRetry
 	if err != nil && !late {
-		p.fencing.join(&p.limbo)
+		p.fencing.join(&p.limbo) // what was lost meanwhile comes behind
 		p.limbo.join(&p.fencing)
 		v.mu.Unlock()
 		return false
@@ -54,6 +40,32 @@ func (p *path) fence() (done bool) {
 	v.settleUnlock()
 	endAll(end, &unfencedError{v.cfg.NoPathRetry, err})
 	return true
+}
+
+// othersLocked are the other paths that are up, and one of them that serves the volume; nil: none does.
+func (p *path) othersLocked() (others []blockio.Path, through blockio.Path) {
+	for _, o := range p.v.paths {
+		if o == p || !o.up {
+			continue
+		}
+		others = append(others, o.vol)
+		if o.serves() {
+			through = o.vol
+		}
+	}
+	return others, through
+}
+
+// tryFence asks for the end of what the path carried, by Config.Fence. No lock is held: it waits for the target.
+func (p *path) tryFence(others []blockio.Path, through blockio.Path) error {
+	v := p.v
+	ctx, cancel := context.WithTimeout(v.ctx, v.cfg.CheckInterval)
+	defer cancel()
+	err := p.vol.Fence(ctx, others)
+	if err != nil && v.cfg.Fence == FenceReset && through != nil {
+		err = through.Reset(ctx)
+	}
+	return err
 }
 
 // unfencedError ends a write whose path was not fenced in time. It is a time-out, whatever the last

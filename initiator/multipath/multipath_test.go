@@ -829,7 +829,7 @@ func TestClosedIsNotLost(t *testing.T) {
 		synctest.Wait()
 		v.cancel()
 		synctest.Wait() // the keeper is gone; one that was at its question would have found:
-		v.paths[0].set(false, blockio.AccessGone, false, context.Canceled)
+		v.paths[0].set(condition{access: blockio.AccessGone}, context.Canceled)
 		if n := slices.IndexFunc(lines, func(l string) bool { return strings.Contains(l, "lost") }); n >= 0 {
 			t.Error(lines[n])
 		}

@@ -18,15 +18,7 @@ func Open(ctx context.Context, cfg Config) (*Volume, error) {
 	if len(cfg.Paths) == 0 {
 		return nil, errors.New("multipath: no path is given")
 	}
-	v := &Volume{cfg: cfg.withDefaults(), events: inorder.New(cfg.OnEvent), cache: cmp.Or(cfg.Cache, new(blockio.Cache)), changed: make(chan struct{})}
-	v.ctx, v.cancel = context.WithCancel(context.Background())
-	v.waiters.New = newWaiter
-	v.active.Store(new([]*path))
-	for i, d := range v.cfg.Paths {
-		v.paths = append(v.paths, &path{v: v, index: i, dial: d, why: errOpening, wake: make(chan struct{}, 1), turn: make(chan struct{}, 1), carried: d.Carried, stands: true})
-	}
-	v.expire = time.AfterFunc(time.Hour, v.giveUp)
-	v.expire.Stop()
+	v := newVolume(cfg.withDefaults())
 	likely := v.likely()
 	if err := v.openFirst(ctx, likely); err != nil {
 		v.cancel()
@@ -37,28 +29,51 @@ func Open(ctx context.Context, cfg Config) (*Volume, error) {
 	v.tellUnusedLocked()
 	v.mu.Unlock()
 	v.events.Tell()
-	tried := make(chan struct{}, len(v.paths))
+	v.awaitTried(ctx, v.keepPaths(likely), len(likely))
+	return v, nil
+}
+
+// newVolume makes a volume of which no path has been opened. cfg has its defaults.
+func newVolume(cfg Config) *Volume {
+	v := &Volume{cfg: cfg, events: inorder.New(cfg.OnEvent), cache: cmp.Or(cfg.Cache, new(blockio.Cache)), changed: make(chan struct{})}
+	v.ctx, v.cancel = context.WithCancel(context.Background())
+	v.waiters.New = newWaiter
+	v.active.Store(new([]*path))
+	for i, d := range cfg.Paths {
+		v.paths = append(v.paths, &path{v: v, index: i, dial: d, why: errOpening, wake: make(chan struct{}, 1), turn: make(chan struct{}, 1), carried: d.Carried, stands: true})
+	}
+	v.expire = time.AfterFunc(time.Hour, v.giveUp)
+	v.expire.Stop()
+	return v
+}
+
+// keepPaths starts the keepers. tried gets a value when one of the likely paths has been tried.
+func (v *Volume) keepPaths(likely []*path) (tried <-chan struct{}) {
+	ch := make(chan struct{}, len(v.paths))
 	for _, p := range v.paths {
 		v.wg.Add(1)
 		if slices.Contains(likely, p) {
-			go p.keep(tried)
+			go p.keep(ch)
 		} else {
 			go p.keep(nil)
 		}
 	}
-	// Wait a moment for the other paths, so that a load begins over all that are there.
+	return ch
+}
+
+// awaitTried waits a moment until n paths have been tried, so that a load begins over all that are there.
+func (v *Volume) awaitTried(ctx context.Context, tried <-chan struct{}, n int) {
 	late := time.NewTimer(openPause)
 	defer late.Stop()
-	for range likely {
+	for range n {
 		select {
 		case <-tried:
-			continue
 		case <-late.C:
+			return
 		case <-ctx.Done():
+			return
 		}
-		break
 	}
-	return v, nil
 }
 
 // openPause is how long opening waits for a path when there may be another one.

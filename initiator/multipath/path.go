@@ -30,16 +30,13 @@ type path struct {
 	outstanding atomic.Int32 // requests that it carries
 
 	// Volume.mu guards the rest.
-	up     bool
-	access blockio.Access
-	shared bool // the target has other ports that serve the volume
+	condition
 	// stands says that the path has not served the volume since its target has said so, or another
 	// path has taken over. One that is in transition and did serve it does not stand by: that it serves it
 	// again says nothing of others.
 	stands bool
 	why    error
-	untold bool // that why keeps it from being opened
-	info   blockdev.Info
+	untold bool      // that why keeps it from being opened
 	lost   time.Time // when what is in limbo was lost
 	limbo  queue     // changes whose outcome is unknown, until the path is fenced
 	// fencing are those of limbo that the present attempt to fence the path is about. What is lost
@@ -55,6 +52,17 @@ type path struct {
 	// given to an owner that writes no more.
 	moved bool
 }
+
+// condition is what a look at a path finds.
+type condition struct {
+	up     bool
+	access blockio.Access // says nothing unless up
+	shared bool           // the target has other ports that serve the volume
+	info   blockdev.Info
+}
+
+// serves reports whether requests may go to the path.
+func (c *condition) serves() bool { return c.up && c.access.Usable() }
 
 var errOpening = errors.New("it is being opened")
 
@@ -183,61 +191,67 @@ func (p *path) round() time.Duration {
 // check asks for the state of the path and acts on what has changed.
 func (p *path) check(ctx context.Context) {
 	v := p.v
+	now := condition{access: blockio.AccessGone}
 	up, why := p.vol.Connected()
-	access, shared := blockio.AccessGone, false
 	if up {
 		limit, cancel := context.WithTimeoutCause(ctx, max(v.cfg.CheckInterval, time.Second),
 			fmt.Errorf("the target did not say what the path is good for: %w", context.DeadlineExceeded))
-		if access, shared, why = p.vol.Access(limit); why != nil {
-			up = false
-		}
+		now.access, now.shared, why = p.vol.Access(limit)
+		now.up = why == nil
 		cancel()
 	}
-	p.set(up, access, shared, why)
+	p.set(now, why)
 }
 
-// set takes the state of the path.
-func (p *path) set(up bool, access blockio.Access, shared bool, why error) {
+// set takes the state of the path but for its geometry, which it looks up. why says why it is not up.
+func (p *path) set(now condition, why error) {
 	v := p.v
 	v.mu.Lock()
-	info := p.vol.Info()
-	answers := p.moved && up
-	p.moved = p.moved && !up
-	if !answers && p.up == up && p.access == access && p.shared == shared && p.info == info {
+	now.info = p.vol.Info()
+	answers := p.moved && now.up
+	p.moved = p.moved && !now.up
+	if !answers && p.condition == now {
 		p.why = why
 		v.mu.Unlock()
 		return
 	}
+	was, stoodBy := p.condition, p.standsByLocked()
 	switch {
-	case p.up != up && up, up && p.access != access:
-		v.eventLocked("%s: %v", p.dial.Name, access)
-	case p.up && !up:
+	case now.up && (!was.up || was.access != now.access):
+		v.eventLocked("%s: %v", p.dial.Name, now.access)
+	case was.up && !now.up:
 		p.downLocked(why)
 		if v.ctx.Err() == nil { // else we go, and nothing is lost
 			v.eventLocked("%s: lost: %v", p.dial.Name, why)
 		}
 	}
-	stoodBy := p.standsByLocked()
-	serves := up && access.Usable() && !(p.up && p.access.Usable())
-	p.up, p.access, p.shared, p.why, p.info = up, access, shared, why, info
-	if up && access != blockio.AccessTransitioning {
-		p.stands = !access.Usable()
+	p.condition, p.why = now, why
+	if now.up && now.access != blockio.AccessTransitioning {
+		p.stands = !now.access.Usable()
 	}
-	if serves && !shared {
-		for _, o := range v.paths {
-			if o == p || !(o.up && stoodBy || !o.up && slices.Contains(o.standby, p)) {
-				continue
-			}
-			o.standby, o.moved, o.stands = nil, true, true
-			o.nudge()
-			if n := o.unknownLocked(); n > 0 {
-				v.eventLocked("%s has taken over and repeats %s that %s has left unknown", p.dial.Name, english.Plural(n, "request", ""), o.dial.Name)
-			}
-			v.held.join(&o.fencing)
-			v.held.join(&o.limbo)
-		}
+	if now.serves() && !was.serves() && !now.shared {
+		p.takeOverLocked(stoodBy)
 	}
 	v.settleUnlock()
+}
+
+// takeOverLocked takes note that the storage has moved the volume to the path, which serves it from now on as the only
+// one: to those that it stood by for, which are up if stoodBy, it has been moved away from, and nothing that they
+// carry is waited for.
+func (p *path) takeOverLocked(stoodBy bool) {
+	v := p.v
+	for _, o := range v.paths {
+		if o == p || !(o.up && stoodBy || !o.up && slices.Contains(o.standby, p)) {
+			continue
+		}
+		o.standby, o.moved, o.stands = nil, true, true
+		o.nudge()
+		if n := o.unknownLocked(); n > 0 {
+			v.eventLocked("%s has taken over and repeats %s that %s has left unknown", p.dial.Name, english.Plural(n, "request", ""), o.dial.Name)
+		}
+		v.held.join(&o.fencing)
+		v.held.join(&o.limbo)
+	}
 }
 
 // leave takes note that the path has failed a request with err, which is one of those
@@ -247,7 +261,7 @@ func (p *path) leave(err error) {
 	v.mu.Lock()
 	switch {
 	case errors.Is(err, blockio.ErrInaccessible):
-		if !p.up || !p.access.Usable() {
+		if !p.serves() {
 			v.mu.Unlock()
 			return
 		}

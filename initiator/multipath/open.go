@@ -39,8 +39,8 @@ func newVolume(cfg Config) *Volume {
 	v.ctx, v.cancel = context.WithCancel(context.Background())
 	v.waiters.New = newWaiter
 	v.active.Store(new([]*path))
-	for i, d := range cfg.Paths {
-		v.paths = append(v.paths, &path{v: v, index: i, dial: d, why: errOpening, wake: make(chan struct{}, 1), turn: make(chan struct{}, 1), carried: d.Carried, stands: true})
+	for _, d := range cfg.Paths {
+		v.paths = append(v.paths, &path{v: v, dial: d, why: errOpening, wake: make(chan struct{}, 1), turn: make(chan struct{}, 1), carried: d.Carried, stands: true})
 	}
 	v.expire = time.AfterFunc(time.Hour, v.giveUp)
 	v.expire.Stop()

@@ -17,12 +17,11 @@ import (
 // path is one way to the volume. Its keeper is the only one that opens it and asks for
 // its state.
 type path struct {
-	v     *Volume
-	index int
-	dial  Dialer
-	wake  chan struct{} // makes the keeper look; one slot
-	turn  chan struct{} // full while the keeper does something, or must not (Volume.Rest); one slot
-	vol   blockio.Path  // nil until it has been opened; then it stays
+	v    *Volume
+	dial Dialer
+	wake chan struct{} // makes the keeper look; one slot
+	turn chan struct{} // full while the keeper does something, or must not (Volume.Rest); one slot
+	vol  blockio.Path  // nil until it has been opened; then it stays
 
 	carried *Carried // to go on with; the keeper's
 	rest    rest     // of Rest and Resume

@@ -34,9 +34,10 @@ func Found(cfg initiator.Config, k *Carried) Dialer {
 	return LUN(cfg)
 }
 
-// Portals returns a path through every portal that the target of cfg tells of
-// (SendTargets), that of cfg first, but those that beside lead to. The sessions through other portals than that of cfg
-// have the n-th identifiers after its own, and so on.
+// Portals returns a path through every portal that the target of cfg tells of (SendTargets), that
+// of cfg first, except those that paths of beside lead to already. The sessions through cfg's own portal have
+// its ISID; those through the next portal have the ISID that is n times cfg.Sessions behind it, those
+// through the one after that n+1 times, and so on.
 func Portals(ctx context.Context, cfg initiator.Config, beside []Dialer, n int) ([]Dialer, error) {
 	ts, err := initiator.Discover(ctx, cfg)
 	if err != nil {
@@ -48,12 +49,7 @@ func Portals(ctx context.Context, cfg initiator.Config, beside []Dialer, n int) 
 		if t.Name != cfg.TargetName {
 			continue
 		}
-		reached := map[int]bool{}
-		for _, d := range beside {
-			if d.volume == own.volume {
-				reached[askedPortal(ctx, d.portal.Address, t.Portals)] = true
-			}
-		}
+		reached := portalsOf(ctx, own.volume, beside, t.Portals)
 		asked := askedPortal(ctx, cfg.Address, t.Portals)
 		if asked >= 0 && reached[asked] {
 			paths = nil
@@ -73,6 +69,17 @@ func Portals(ctx context.Context, cfg initiator.Config, beside []Dialer, n int) 
 		}
 	}
 	return paths, nil
+}
+
+// portalsOf tells which of the portals the dialers of a volume lead to, by index.
+func portalsOf(ctx context.Context, volume string, dialers []Dialer, portals []initiator.Portal) map[int]bool {
+	reached := map[int]bool{}
+	for _, d := range dialers {
+		if d.volume == volume {
+			reached[askedPortal(ctx, d.portal.Address, portals)] = true
+		}
+	}
+	return reached
 }
 
 // askedPortal is which of the portals is at an address, whose host may be a name; -1: none.

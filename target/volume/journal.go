@@ -56,11 +56,11 @@ func (j *Journal) Write(p []byte, off int64, stop blockdev.Stop) (Direction, err
 	if _, err := j.vol.dev.ReadAt(old, off); err != nil {
 		return Reading, err
 	}
-	if begun, err := j.put(old, off); err != nil {
+	if begun, err := j.putLocked(old, off); err != nil {
 		// What of the entry is in the file must not be put back at the next start, over
 		// what is written from here on.
-		if begun && j.clear() != nil {
-			j.stick(nil, 0)
+		if begun && j.clearLocked() != nil {
+			j.stickLocked(nil, 0)
 		}
 		return Writing, fmt.Errorf("%s: %w", j.name, err)
 	}
@@ -74,14 +74,14 @@ func (j *Journal) Write(p []byte, off int64, stop blockdev.Stop) (Direction, err
 	if err != nil && !errors.Is(err, statefile.ErrUncertain) {
 		// Nothing may remain of it.
 		if j.putBack(old, off, stop) != nil {
-			j.stick(bytes.Clone(old), off)
-		} else if j.clear() != nil {
-			j.stick(nil, 0)
+			j.stickLocked(bytes.Clone(old), off)
+		} else if j.clearLocked() != nil {
+			j.stickLocked(nil, 0)
 		}
 		return Writing, err
 	}
-	if err := j.clear(); err != nil {
-		j.stick(nil, 0)
+	if err := j.clearLocked(); err != nil {
+		j.stickLocked(nil, 0)
 		return Writing, fmt.Errorf("%s: %w", j.name, err)
 	}
 	_ = j.vol.state.notDone() // if that fails, the next entry tries again
@@ -143,7 +143,7 @@ func (j *Journal) unstickLocked(stop blockdev.Stop) error {
 	if j.old != nil {
 		_ = j.putBack(j.old, j.off, stop) // a medium that still fails keeps what it has
 	}
-	if err := j.clear(); err != nil {
+	if err := j.clearLocked(); err != nil {
 		return fmt.Errorf("%s: %w", j.name, err)
 	}
 	j.old, j.long = nil, false
@@ -185,17 +185,17 @@ func journalSum(head, data []byte) uint32 {
 	return crc32.Update(crc32.Checksum(head[:32], tab), tab, data)
 }
 
-// stick notes that the entry is not gone; old is what has still to be put back at off, nil:
-// nothing. Preconditions: mu is held.
-func (j *Journal) stick(old []byte, off int64) {
+// stickLocked notes that the entry is not gone; old is what has still to be put back at off, nil:
+// nothing.
+func (j *Journal) stickLocked(old []byte, off int64) {
 	j.old, j.off, j.long = old, off, false
 	j.stuck.Store(true)
 	j.cutLocked(j.vol.dev.Info().Size) // by a shrink of which cut has heard before
 }
 
-// put makes the entry durable. When it fails, begun says that some of the entry may be
-// there: its header, without which what is in the file is none. Preconditions: mu is held.
-func (j *Journal) put(old []byte, off int64) (begun bool, err error) {
+// putLocked makes the entry durable. When it fails, begun says that some of the entry may be
+// there: its header, without which what is in the file is none.
+func (j *Journal) putLocked(old []byte, off int64) (begun bool, err error) {
 	if j.file == nil {
 		f, err := statefile.OpenFile(j.name, os.O_RDWR|os.O_CREATE, 0o600)
 		if err != nil {
@@ -207,21 +207,21 @@ func (j *Journal) put(old []byte, off int64) (begun bool, err error) {
 		}
 		j.file = f
 	}
-	head := j.head(old, off)
+	head := j.headLocked(old, off)
 	if err := j.vol.state.notDone(); err != nil { // this entry may have the checksum of the one that was noted as done
 		return false, err
 	}
-	if err := j.writeAt(old, journalHeader); err != nil {
+	if err := j.writeAtLocked(old, journalHeader); err != nil {
 		return false, err
 	}
-	if err := j.writeAt(head, 0); err != nil {
+	if err := j.writeAtLocked(head, 0); err != nil {
 		return true, err
 	}
 	return true, j.file.Sync()
 }
 
-// head makes the header of an entry, and notes its sum. Preconditions: mu is held.
-func (j *Journal) head(old []byte, off int64) []byte {
+// headLocked makes the header of an entry, and notes its sum.
+func (j *Journal) headLocked(old []byte, off int64) []byte {
 	head := make([]byte, journalHeader)
 	copy(head, journalMagic)
 	binary.BigEndian.PutUint64(head[16:], uint64(off))
@@ -231,18 +231,18 @@ func (j *Journal) head(old []byte, off int64) []byte {
 	return head
 }
 
-// clear forgets the entry, durably. Preconditions: mu is held, the file is open.
-func (j *Journal) clear() error {
-	if err := j.writeAt(make([]byte, journalHeader), 0); err != nil {
+// clearLocked forgets the entry, durably. Preconditions: the file is open.
+func (j *Journal) clearLocked() error {
+	if err := j.writeAtLocked(make([]byte, journalHeader), 0); err != nil {
 		return err
 	}
 	return j.file.Sync()
 }
 
-// writeAt writes to the file, which is another node's when that has taken the volume over. This one may
+// writeAtLocked writes to the file, which is another node's when that has taken the volume over. This one may
 // have been taken for dead: an entry that it leaves would undo what the other one has written since.
-// Preconditions: mu is held, the file is open.
-func (j *Journal) writeAt(p []byte, off int64) error {
+// Preconditions: the file is open.
+func (j *Journal) writeAtLocked(p []byte, off int64) error {
 	if err := j.vol.state.store.Check(); err != nil {
 		return err
 	}
@@ -269,7 +269,7 @@ func (j *Journal) wipe() error {
 		}
 		j.file = f
 	}
-	if err := j.writeAt(make([]byte, info.Size()), 0); err != nil {
+	if err := j.writeAtLocked(make([]byte, info.Size()), 0); err != nil {
 		return err
 	}
 	if err := j.file.Sync(); err != nil {
@@ -288,7 +288,7 @@ func (j *Journal) cut(size int64) {
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if j.stuck.Load() && j.old == nil && j.file != nil && j.clear() == nil { // the entry was not to be put back
+	if j.stuck.Load() && j.old == nil && j.file != nil && j.clearLocked() == nil { // the entry was not to be put back
 		j.stuck.Store(false)
 	}
 	j.cutLocked(size)
@@ -303,8 +303,8 @@ func (j *Journal) cutLocked(size int64) {
 	}
 	var err error
 	if len(j.old) == 0 {
-		err = j.clear()
-	} else if err = j.writeAt(j.head(j.old, j.off), 0); err == nil {
+		err = j.clearLocked()
+	} else if err = j.writeAtLocked(j.headLocked(j.old, j.off), 0); err == nil {
 		err = j.file.Sync()
 	}
 	j.long = err != nil // the next change of size tries again: as long as the volume has not grown, what is too much has no blocks
@@ -392,5 +392,5 @@ func (j *Journal) undo() error {
 		return err
 	}
 	j.file = f
-	return j.clear()
+	return j.clearLocked()
 }

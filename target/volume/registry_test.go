@@ -22,7 +22,7 @@ func TestMapWaitsForItsOwnDevice(t *testing.T) {
 	// What a crash has left of an atomic write.
 	b := serve(t, reg, Config{Device: slow, StateDir: dir}, "first life")
 	b.v.Journal.mu.Lock()
-	if _, err := b.v.Journal.put(make([]byte, 4096), 0); err != nil {
+	if _, err := b.v.Journal.putLocked(make([]byte, 4096), 0); err != nil {
 		t.Fatal(err)
 	}
 	b.v.Journal.mu.Unlock()

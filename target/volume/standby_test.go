@@ -27,7 +27,7 @@ func TestStuckEntryStays(t *testing.T) {
 		t.Fatalf("Activate: %v, gates %b", err, b.v.Gates())
 	}
 	b.v.Journal.mu.Lock()
-	b.v.Journal.stick(make([]byte, 512), 0)
+	b.v.Journal.stickLocked(make([]byte, 512), 0)
 	b.v.Journal.mu.Unlock()
 	b.v.Suspend()
 	if err := b.v.Quiesce(context.Background(), 0); err != nil {

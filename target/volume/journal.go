@@ -5,15 +5,12 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"sync"
 	"sync/atomic"
 
 	"softiser/blockdev"
-	"softiser/internal/durable"
 	"softiser/target/internal/statefile"
 )
 
@@ -33,6 +30,31 @@ import (
 
 // MaxAtomicBytes is the longest atomic write.
 const MaxAtomicBytes = StageBytes
+
+// Journal is the undo journal of one volume (undofile.go). Its entry:
+//
+//	       put                    clear
+//	none ------> write under way -------> none
+//	                  |                    ^
+//	                  | not put back,      | put back once more, cleared:
+//	                  | or not cleared     | before the next change of a block
+//	                  v                    |
+//	                stuck -----------------+
+type Journal struct {
+	vol *Volume
+
+	mu   sync.Mutex // guards what follows; stuck is read without it
+	name string
+	file statefile.File // nil until the first use
+	sum  uint32         // of the last entry
+
+	// stuck: the file holds an entry that is not to be put back any more once
+	// something else is written.
+	stuck atomic.Bool
+	off   int64  // of old
+	old   []byte // what could not be put back; nil: only clearing has failed
+	long  bool   // the file may have more than old
+}
 
 // Offered reports whether the volume has atomic writes.
 func (j *Journal) Offered() bool { return j.vol.Forgetful() || j.vol.state.keeps() }
@@ -56,28 +78,12 @@ func (j *Journal) Write(p []byte, off int64, stop blockdev.Stop) (Direction, err
 	if _, err := j.vol.dev.ReadAt(old, off); err != nil {
 		return Reading, err
 	}
-	if begun, err := j.putLocked(old, off); err != nil {
-		// What of the entry is in the file must not be put back at the next start, over
-		// what is written from here on.
-		if begun && j.clearLocked() != nil {
-			j.stickLocked(nil, 0)
-		}
-		return Writing, fmt.Errorf("%s: %w", j.name, err)
+	if err := j.setAsideLocked(old, off); err != nil {
+		return Writing, err
 	}
-	err := j.vol.write(p, off, stop)
-	if err == nil {
-		err = j.vol.dev.FlushRange(off, int64(len(p)))
-	}
-	if err == nil {
-		err = j.vol.mendAtomic(off, int64(len(p)), doneMark(j.sum))
-	}
+	err := j.replaceLocked(p, off, stop)
 	if err != nil && !errors.Is(err, statefile.ErrUncertain) {
-		// Nothing may remain of it.
-		if j.putBack(old, off, stop) != nil {
-			j.stickLocked(bytes.Clone(old), off)
-		} else if j.clearLocked() != nil {
-			j.stickLocked(nil, 0)
-		}
+		j.backOutLocked(old, off, stop)
 		return Writing, err
 	}
 	if err := j.clearLocked(); err != nil {
@@ -87,6 +93,40 @@ func (j *Journal) Write(p []byte, off int64, stop blockdev.Stop) (Direction, err
 	_ = j.vol.state.notDone() // if that fails, the next entry tries again
 	// What is uncertain may be in force after a loss of power, so the new data stay.
 	return Writing, err
+}
+
+// setAsideLocked makes the entry of old durable.
+func (j *Journal) setAsideLocked(old []byte, off int64) error {
+	begun, err := j.putLocked(old, off)
+	if err == nil {
+		return nil
+	}
+	// What of the entry is in the file must not be put back at the next start, over
+	// what is written from here on.
+	if begun && j.clearLocked() != nil {
+		j.stickLocked(nil, 0)
+	}
+	return fmt.Errorf("%s: %w", j.name, err)
+}
+
+// replaceLocked makes p the durable content of its blocks, and these good ones if they were marked.
+func (j *Journal) replaceLocked(p []byte, off int64, stop blockdev.Stop) error {
+	if err := j.vol.write(p, off, stop); err != nil {
+		return err
+	}
+	if err := j.vol.dev.FlushRange(off, int64(len(p))); err != nil {
+		return err
+	}
+	return j.vol.mendAtomic(off, int64(len(p)), doneMark(j.sum))
+}
+
+// backOutLocked sees to it that nothing remains of a write that has failed.
+func (j *Journal) backOutLocked(old []byte, off int64, stop blockdev.Stop) {
+	if j.putBack(old, off, stop) != nil {
+		j.stickLocked(bytes.Clone(old), off)
+	} else if j.clearLocked() != nil {
+		j.stickLocked(nil, 0)
+	}
 }
 
 // putBack makes old the durable content of its blocks again. It writes only what differs:
@@ -151,133 +191,12 @@ func (j *Journal) unstickLocked(stop blockdev.Stop) error {
 	return nil
 }
 
-// Journal is the undo journal of one volume, in a file:
-//
-//	+-----+---------------------------------------+
-//	|   0 | "softiser undo 1\n"                   |
-//	|  16 | offset (8) | length (8)               |
-//	|  32 | CRC-32C of the rest and of the data   |
-//	| 512 | data                                  |
-//	+-----+---------------------------------------+
-type Journal struct {
-	vol *Volume
-
-	mu   sync.Mutex
-	name string
-	file statefile.File // nil until the first use
-	sum  uint32         // guarded by mu: of the last entry
-
-	// stuck: the file holds an entry that is not to be put back any more once
-	// something else is written. It is set and cleared under mu.
-	stuck atomic.Bool
-	off   int64  // guarded by mu: of old
-	old   []byte // guarded by mu: what could not be put back; nil: only clearing has failed
-	long  bool   // guarded by mu: the file may have more than old
-}
-
-const (
-	journalMagic  = "softiser undo 1\n"
-	journalHeader = 512
-)
-
-func journalSum(head, data []byte) uint32 {
-	tab := crc32.MakeTable(crc32.Castagnoli)
-	return crc32.Update(crc32.Checksum(head[:32], tab), tab, data)
-}
-
 // stickLocked notes that the entry is not gone; old is what has still to be put back at off, nil:
 // nothing.
 func (j *Journal) stickLocked(old []byte, off int64) {
 	j.old, j.off, j.long = old, off, false
 	j.stuck.Store(true)
 	j.cutLocked(j.vol.dev.Info().Size) // by a shrink of which cut has heard before
-}
-
-// putLocked makes the entry durable. When it fails, begun says that some of the entry may be
-// there: its header, without which what is in the file is none.
-func (j *Journal) putLocked(old []byte, off int64) (begun bool, err error) {
-	if j.file == nil {
-		f, err := statefile.OpenFile(j.name, os.O_RDWR|os.O_CREATE, 0o600)
-		if err != nil {
-			return false, err
-		}
-		if err := durable.SyncDir(filepath.Dir(j.name)); err != nil { // the file may be new
-			f.Close()
-			return false, err
-		}
-		j.file = f
-	}
-	head := j.headLocked(old, off)
-	if err := j.vol.state.notDone(); err != nil { // this entry may have the checksum of the one that was noted as done
-		return false, err
-	}
-	if err := j.writeAtLocked(old, journalHeader); err != nil {
-		return false, err
-	}
-	if err := j.writeAtLocked(head, 0); err != nil {
-		return true, err
-	}
-	return true, j.file.Sync()
-}
-
-// headLocked makes the header of an entry, and notes its sum.
-func (j *Journal) headLocked(old []byte, off int64) []byte {
-	head := make([]byte, journalHeader)
-	copy(head, journalMagic)
-	binary.BigEndian.PutUint64(head[16:], uint64(off))
-	binary.BigEndian.PutUint64(head[24:], uint64(len(old)))
-	j.sum = journalSum(head, old)
-	binary.BigEndian.PutUint32(head[32:], j.sum)
-	return head
-}
-
-// clearLocked forgets the entry, durably. Preconditions: the file is open.
-func (j *Journal) clearLocked() error {
-	if err := j.writeAtLocked(make([]byte, journalHeader), 0); err != nil {
-		return err
-	}
-	return j.file.Sync()
-}
-
-// writeAtLocked writes to the file, which is another node's when that has taken the volume over. This one may
-// have been taken for dead: an entry that it leaves would undo what the other one has written since.
-// Preconditions: the file is open.
-func (j *Journal) writeAtLocked(p []byte, off int64) error {
-	if err := j.vol.state.store.Check(); err != nil {
-		return err
-	}
-	_, err := j.file.WriteAt(p, off)
-	return err
-}
-
-// wipe overwrites all of the file, durably: what a rewrite removes from the volume
-// must not stay beside it, nor come back from there.
-func (j *Journal) wipe() error {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	info, err := os.Stat(j.name)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	if j.file == nil {
-		f, err := statefile.OpenFile(j.name, os.O_RDWR, 0)
-		if err != nil {
-			return err
-		}
-		j.file = f
-	}
-	if err := j.writeAtLocked(make([]byte, info.Size()), 0); err != nil {
-		return err
-	}
-	if err := j.file.Sync(); err != nil {
-		return err
-	}
-	j.old, j.long = nil, false
-	j.stuck.Store(false)
-	return nil
 }
 
 // cut forgets what an entry that could not be undone has for blocks behind a new end, in the file too: what is
@@ -319,37 +238,11 @@ func (j *Journal) forget() {
 	j.stuck.Store(false)
 }
 
-func (j *Journal) close() {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if j.file != nil {
-		j.file.Close()
-		j.file = nil
-	}
-}
-
 // holds reports whether the blocks have data, which may not be durable.
 func (j *Journal) holds(data []byte, off int64) bool {
 	now := make([]byte, len(data))
 	_, err := j.vol.dev.ReadAt(now, off)
 	return err == nil && bytes.Equal(now, data)
-}
-
-// entryIn returns the entry of a file that begins with journalMagic; no data: it is torn, so that the
-// volume was not touched.
-func entryIn(b []byte) (off int64, data []byte) {
-	if len(b) < journalHeader {
-		return 0, nil
-	}
-	n := binary.BigEndian.Uint64(b[24:])
-	if n > uint64(len(b)-journalHeader) || n > MaxAtomicBytes {
-		return 0, nil
-	}
-	data = b[journalHeader:][:n]
-	if journalSum(b, data) != binary.BigEndian.Uint32(b[32:]) {
-		return 0, nil
-	}
-	return int64(binary.BigEndian.Uint64(b[16:])), data
 }
 
 // undo puts back what an interrupted atomic write had put aside.
@@ -368,19 +261,8 @@ func (j *Journal) undo() error {
 	if !bytes.HasPrefix(b, []byte(journalMagic)) {
 		return nil // cleared, or never used
 	}
-	off, data := entryIn(b)
-	// A volume that has been shortened since has no blocks behind its end to put back.
-	data = data[:max(0, min(int64(len(data)), j.vol.Geo().Info.Size-off))]
-	if len(data) > 0 && !j.vol.state.isDone(binary.BigEndian.Uint32(b[32:])) {
-		if j.vol.tie.isStale() && !j.holds(data, off) {
-			return j.vol.tie.staleError("what an interrupted WRITE ATOMIC has to put back", j.name, "remove that file")
-		}
-		if _, err := j.vol.dev.WriteAt(data, off); err != nil {
-			return fmt.Errorf("putting back what an interrupted WRITE ATOMIC has left (%s): %w", j.name, err)
-		}
-		if err := j.vol.dev.Flush(); err != nil {
-			return fmt.Errorf("putting back what an interrupted WRITE ATOMIC has left (%s): %w", j.name, err)
-		}
+	if err := j.apply(b); err != nil {
+		return err
 	}
 	// One that is torn goes, too: the data of a later entry could make it whole.
 	// Cleared, not removed: an entry that came back with the power would undo what
@@ -393,4 +275,26 @@ func (j *Journal) undo() error {
 	}
 	j.file = f
 	return j.clearLocked()
+}
+
+// apply puts back the data of the file's content b, unless the entry is torn, or is of an atomic write that
+// was done.
+func (j *Journal) apply(b []byte) error {
+	off, data := entryIn(b)
+	// A volume that has been shortened since has no blocks behind its end to put back.
+	data = data[:max(0, min(int64(len(data)), j.vol.Geo().Info.Size-off))]
+	if len(data) == 0 || j.vol.state.isDone(binary.BigEndian.Uint32(b[32:])) {
+		return nil
+	}
+	if j.vol.tie.isStale() && !j.holds(data, off) {
+		return j.vol.tie.staleError("what an interrupted WRITE ATOMIC has to put back", j.name, "remove that file")
+	}
+	_, err := j.vol.dev.WriteAt(data, off)
+	if err == nil {
+		err = j.vol.dev.Flush()
+	}
+	if err != nil {
+		return fmt.Errorf("putting back what an interrupted WRITE ATOMIC has left (%s): %w", j.name, err)
+	}
+	return nil
 }

@@ -114,29 +114,39 @@ func (s *volumeShare) take(o *Op, n int64) bool {
 	s.of.mu.Lock()
 	defer s.of.mu.Unlock()
 	h := s.of.holderLocked(o.Client.Holder)
-	i := slices.IndexFunc(s.rings, func(r *shareRing) bool { return r.holder == h })
+	ring := s.ringLocked(h)
 	w := shared{vol: s, holder: h, n: n}
-	if i < 0 && !s.full && s.room(n) && s.holderRoom(h, n) {
+	if ring == nil && !s.full && s.room(n) && s.holderRoom(h, n) {
 		w.chargeLocked()
 		o.shared = w
 		return true
 	}
-	if i >= 0 {
-		w.ring = s.rings[i]
-	} else {
-		w.ring = &shareRing{vol: s, holder: h}
+	first := ring == nil
+	if first {
+		ring = &shareRing{vol: s, holder: h}
 	}
+	w.ring = ring
 	if !o.waitForShare(w) {
 		return false
 	}
 	// From here on an abort may end o, whose Unstage waits for the lock.
-	if i < 0 {
-		s.rings, h.rings = append(s.rings, w.ring), append(h.rings, w.ring)
+	if first {
+		s.rings, h.rings = append(s.rings, ring), append(h.rings, ring)
 		s.full = s.full || s.holderRoom(h, n) && !s.room(n)
 	}
-	w.ring.push(o)
+	ring.push(o)
 	s.waits++
 	return false
+}
+
+// ringLocked returns the ring of a holder at the volume; nil: none of its writes waits here.
+func (s *volumeShare) ringLocked(h *holderShare) *shareRing {
+	for _, r := range s.rings {
+		if r.holder == h {
+			return r
+		}
+	}
+	return nil
 }
 
 // holderLocked returns the share of a holder.

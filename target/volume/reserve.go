@@ -1,6 +1,9 @@
 package volume
 
-import "errors"
+import (
+	"errors"
+	"maps"
+)
 
 // Why a change of reservations is refused.
 var (
@@ -107,11 +110,8 @@ func (c *reserving) register(q *Register) error {
 	if persist && !c.kept {
 		return ErrNotKept
 	}
-	if !q.Ignore && (c.member && q.Key != c.key || !c.member && q.Key != 0) {
-		return ErrConflict
-	}
-	if q.Others != nil && (c.member || q.Ignore) {
-		return ErrRegistered
+	if err := c.mayRegister(q); err != nil {
+		return err
 	}
 	if !c.member && q.NewKey == 0 && q.Others == nil {
 		return nil // nothing to unregister
@@ -131,18 +131,34 @@ func (c *reserving) register(q *Register) error {
 		c.unregister(now)
 		return nil
 	}
+	return c.enter(now, q, all)
+}
+
+// mayRegister refuses who gives another key than the one registered, or others who may not be registered along.
+func (c *reserving) mayRegister(q *Register) error {
+	switch {
+	case !q.Ignore && c.member && q.Key != c.key, !q.Ignore && !c.member && q.Key != 0:
+		return ErrConflict
+	case q.Others != nil && (c.member || q.Ignore):
+		return ErrRegistered
+	}
+	return nil
+}
+
+// enter registers all with the new key, each at all the ports that it stands for.
+func (c *reserving) enter(now *Reservations, q *Register, all []Registrant) error {
 	for _, k := range all {
 		at := []Registrant{k}
 		if q.Ports != nil {
 			at = q.Ports(k)
 		}
+		r := Registration{Key: q.NewKey, AllPorts: q.Ports != nil}
+		if k == c.by.ID {
+			r.User = c.by.User
+		}
 		for _, x := range at {
 			if _, taken := now.regs[x]; taken && x != c.by.ID && q.Others != nil {
 				return ErrConflict
-			}
-			r := Registration{Key: q.NewKey, AllPorts: q.Ports != nil}
-			if k == c.by.ID {
-				r.User = c.by.User
 			}
 			now.regs[x] = r
 		}
@@ -258,20 +274,24 @@ func (b *reserved) Preempt(by *Client, q *Preempt) error {
 	return nil
 }
 
+// takesOver reports whether a preemption of the victim's key takes the reservation over, and not only registrations
+// away: the key is the holder's, or it is 0 and all registrants hold the reservation.
+func (c *reserving) takesOver(victim uint64) bool {
+	switch {
+	case c.old.Type == NoReservation:
+		return false
+	case c.old.Type.AllRegistrants():
+		return victim == 0
+	}
+	return c.old.regs[c.old.Holder].Key == victim
+}
+
 // preempt returns those whose commands a preempt and abort ends.
-func (c *reserving) preempt(q *Preempt) (map[Registrant]bool, error) {
+func (c *reserving) preempt(q *Preempt) (abort map[Registrant]bool, err error) {
 	if err := c.mustHave(q.Key); err != nil {
 		return nil, err
 	}
-	all := c.old.Type.AllRegistrants()
-	takes := false
-	switch {
-	case c.old.Type == NoReservation:
-	case all:
-		takes = q.Victim == 0
-	default:
-		takes = c.old.regs[c.old.Holder].Key == q.Victim
-	}
+	takes := c.takesOver(q.Victim)
 	if q.Victim == 0 && !takes {
 		return nil, ErrNoVictim
 	}
@@ -282,7 +302,7 @@ func (c *reserving) preempt(q *Preempt) (map[Registrant]bool, error) {
 	now.Generation++
 	gone, found := map[Registrant]bool{}, false
 	for k, r := range c.old.regs {
-		match := r.Key == q.Victim || takes && all
+		match := r.Key == q.Victim || takes && c.old.Type.AllRegistrants()
 		found = found || match
 		if match && k != c.by.ID {
 			delete(now.regs, k)
@@ -302,10 +322,8 @@ func (c *reserving) preempt(q *Preempt) (map[Registrant]bool, error) {
 	if !takes || q.Victim != c.key {
 		return gone, nil
 	}
-	abort := map[Registrant]bool{c.by.ID: true}
-	for k := range gone {
-		abort[k] = true
-	}
+	abort = maps.Clone(gone) // gone is what is told
+	abort[c.by.ID] = true
 	return abort, nil
 }
 

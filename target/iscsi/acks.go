@@ -68,8 +68,8 @@ func (m *taskManager) solicitAcks(except *conn, f *fence) (asked []*conn) {
 	return asked
 }
 
-// sharers returns the other sessions that have tasks which function f would abort.
-func (m *taskManager) sharers(f iscsi.TaskFunction, lun uint64, all bool) (others []*session) {
+// sharers returns the other sessions that have tasks which function f of that scope would abort.
+func (m *taskManager) sharers(f iscsi.TaskFunction, about scope) (others []*session) {
 	s := m.sess
 	if f == iscsi.AbortTaskSet || f == iscsi.ITNexusReset {
 		return nil // of this nexus only
@@ -80,7 +80,7 @@ func (m *taskManager) sharers(f iscsi.TaskFunction, lun uint64, all bool) (other
 		}
 		shares := false
 		x.mu.Lock()
-		x.cmds.tags.each(func(k *task) { shares = shares || all || sameLUN(k.scsi.LUN, lun) })
+		x.cmds.tags.each(func(k *task) { shares = shares || about.covers(k) })
 		x.mu.Unlock()
 		if shares {
 			others = append(others, x)

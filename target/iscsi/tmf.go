@@ -85,14 +85,23 @@ func (m *taskManager) abortSetsInOrder(c *conn, req iscsi.TaskRequest) {
 		abort()
 		return
 	}
-	s.dropCollecting([]*session{s}, lun, wholeTarget(f)) // commands that wait for their data may hold up the order
+	s.dropCollecting([]*session{s}, scopeOf(f, lun)) // commands that wait for their data may hold up the order
 	s.order.afterCommands(c, req.CmdSN(), abort)
 }
 
-// wholeTarget reports whether a function is about every logical unit.
-func wholeTarget(f iscsi.TaskFunction) bool {
-	return f == iscsi.TargetWarmReset || f == iscsi.TargetColdReset || f == iscsi.ITNexusReset
+// scope is the logical units that a function is about.
+type scope struct {
+	lun uint64 // as it stands in PDUs
+	all bool   // every logical unit of the target; lun does not count
 }
+
+// scopeOf returns the scope of a function that names lun.
+func scopeOf(f iscsi.TaskFunction, lun uint64) scope {
+	return scope{lun, f == iscsi.TargetWarmReset || f == iscsi.TargetColdReset || f == iscsi.ITNexusReset}
+}
+
+// covers reports whether the function is about a task's logical unit.
+func (s scope) covers(k *task) bool { return s.all || sameLUN(k.scsi.LUN, s.lun) }
 
 // abortSets executes a function that aborts task sets (RFC 7143 §4.2.3.3). Data that
 // the initiator was asked for and still sends is dropped, not waited for: its transfer
@@ -100,9 +109,9 @@ func wholeTarget(f iscsi.TaskFunction) bool {
 // default) do not send it (ADR 69).
 func (m *taskManager) abortSets(c *conn, f iscsi.TaskFunction, itt uint32, lun uint64) {
 	s := m.sess
-	all := wholeTarget(f)
-	others := m.sharers(f, lun, all)
-	dropped := s.dropCollecting(append([]*session{s}, others...), lun, all)
+	about := scopeOf(f, lun)
+	others := m.sharers(f, about)
+	dropped := s.dropCollecting(append([]*session{s}, others...), about)
 	if f == iscsi.ClearTaskSet { // a reset is told to all
 		s.node.device.TellCleared(lun, func(n *scsi.Nexus) bool { return n != s.nexus && slices.Contains(dropped, n) })
 	}
@@ -117,7 +126,7 @@ func (m *taskManager) abortSets(c *conn, f iscsi.TaskFunction, itt uint32, lun u
 	})
 	s.mu.Lock()
 	s.cmds.tags.each(func(k *task) {
-		if k.has(flagEntering) && (all || sameLUN(k.scsi.LUN, lun)) {
+		if k.has(flagEntering) && about.covers(k) {
 			k.abortEnteringLocked(over)
 		}
 	})
@@ -171,17 +180,17 @@ func (m *taskManager) abortTask(c *conn, req iscsi.TaskRequest) {
 	}
 }
 
-// dropCollecting ends the WRITEs of sessions to a logical unit, or to all, whose
+// dropCollecting ends the WRITEs of sessions to the logical units of about whose
 // unsolicited data has not all arrived: the device server does not know them yet. It
 // returns whose they were, without those that are told by TASK ABORTED, because their unit
 // has TAS and s, which ends them, is another one's.
-func (s *session) dropCollecting(sessions []*session, lun uint64, all bool) (whose []*scsi.Nexus) {
+func (s *session) dropCollecting(sessions []*session, about scope) (whose []*scsi.Nexus) {
 	for _, x := range sessions {
 		x.mu.Lock()
 		var doomed, told []*task
 		x.cmds.tags.each(func(k *task) {
 			switch {
-			case k.state != taskCollecting || !all && !sameLUN(k.scsi.LUN, lun):
+			case k.state != taskCollecting || !about.covers(k):
 			case x != s && x.node.device.TellsAborted(k.scsi.LUN):
 				told = append(told, k)
 			default:

@@ -35,17 +35,16 @@ func (a ACL) allow(initiator string, from netip.Addr) (ok bool, reason string) {
 	if a == nil {
 		return true, ""
 	}
-	from = from.Unmap().WithZone("")
+	from = plain(from)
 	named := false
 	for _, r := range a {
 		if !r.names(initiator) {
 			continue
 		}
-		named = true
-		if r.Network.IsValid() && !r.Network.Contains(from) {
-			continue
+		if r.reaches(from) {
+			return true, ""
 		}
-		return true, ""
+		named = true
 	}
 	if named {
 		return false, "initiator name is listed, but not for address " + from.String()
@@ -75,7 +74,7 @@ func (a ACL) allowOwner(initiator string, from netip.Addr, owner func(*Rule) (ow
 	if a == nil {
 		return true, false
 	}
-	from = from.Unmap().WithZone("")
+	from = plain(from)
 	free, mine := false, false // a rule without owners lets the initiator in, one of which he is an owner
 	for i := range a {
 		r := &a[i]
@@ -84,8 +83,8 @@ func (a ACL) allowOwner(initiator string, from netip.Addr, owner func(*Rule) (ow
 		}
 		owned, his := owner(r)
 		bound = bound || owned
-		switch here := !r.Network.IsValid() || r.Network.Contains(from); {
-		case !here:
+		switch {
+		case !r.reaches(from):
 		case !owned:
 			free = true
 		default:
@@ -99,6 +98,14 @@ func (a ACL) allowOwner(initiator string, from netip.Addr, owner func(*Rule) (ow
 func (r *Rule) names(initiator string) bool {
 	return r.Initiator == "" || matchName(strings.ToLower(r.Initiator), strings.ToLower(initiator))
 }
+
+// reaches reports whether the rule is about connections from a plain address.
+func (r *Rule) reaches(from netip.Addr) bool {
+	return !r.Network.IsValid() || r.Network.Contains(from)
+}
+
+// plain is an address as networks of rules have it: IPv4 is not written as IPv6, and there is no zone.
+func plain(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }
 
 // namesSome reports whether the rule is about some initiators' names, and not about all.
 func (r Rule) namesSome() bool { return strings.Trim(r.Initiator, "*?") != "" }

@@ -141,43 +141,56 @@ func (m *taskManager) abortSets(c *conn, f iscsi.TaskFunction, itt uint32, lun u
 // the window and the device server: one that was there would be found in neither.
 func (m *taskManager) abortTask(c *conn, req iscsi.TaskRequest) {
 	s := m.sess
-	itt, lun, ref, refSN, sn := req.ITT(), req.LUN(), req.RefTask(), req.RefCmdSN(), req.CmdSN()
+	answer := func(code uint8) { c.out.taskResponse(req.ITT(), code) }
 	s.mu.Lock()
-	k := s.cmds.tags.find(ref)
+	k := s.cmds.tags.find(req.RefTask())
+	if k == nil {
+		skipped := m.skipLocked(req)
+		s.mu.Unlock()
+		if !skipped {
+			answer(iscsi.TaskNotFound)
+			return
+		}
+		answer(iscsi.TaskComplete)
+		s.order.deliverHeld(c)
+		return
+	}
+	ofUnit := sameLUN(k.scsi.LUN, req.LUN())
 	switch {
-	case k != nil && k.state == taskCollecting && sameLUN(k.scsi.LUN, lun):
-		f := newFence(func() { c.out.taskResponse(itt, iscsi.TaskComplete) })
+	case k.state == taskCollecting && !ofUnit:
+		s.mu.Unlock()
+		answer(iscsi.TaskNotFound) // there is none of that tag with the unit
+	case k.state == taskCollecting:
+		f := newFence(func() { answer(iscsi.TaskComplete) })
 		calls := s.cmds.abortLocked([]*task{k}, f)
 		s.mu.Unlock()
 		calls.run()
 		f.release()
 		s.order.deliverHeld(c)
-	case k != nil && k.state == taskCollecting:
-		s.mu.Unlock()
-		c.out.taskResponse(itt, iscsi.TaskNotFound) // there is none of that tag with the unit
-	case k != nil && k.has(flagEntering) && sameLUN(k.scsi.LUN, lun):
-		f := newFence(func() { c.out.taskResponse(itt, iscsi.TaskComplete) })
+	case k.has(flagEntering) && ofUnit:
+		f := newFence(func() { answer(iscsi.TaskComplete) })
 		k.abortEnteringLocked(f)
 		s.mu.Unlock()
 		f.release()
-	case k != nil:
+	default:
 		k.pins++
 		s.mu.Unlock()
-		s.node.device.Manage(s.nexus, scsi.AbortTask, lun, &k.scsi, func(r scsi.TMFResponse) {
-			c.out.taskResponse(itt, uint8(r))
-		})
+		s.node.device.Manage(s.nexus, scsi.AbortTask, req.LUN(), &k.scsi, func(r scsi.TMFResponse) { answer(uint8(r)) })
 		k.unpin()
-	case s.order.seq.win.Accepts(refSN) && iscsi.SerialLess(refSN, sn) && s.order.seq.mayBe(refSN, ref, lun):
-		// The command has not arrived: from here on it counts as received, and
-		// is dropped should it still come (RFC 7143 §11.5.1).
-		s.order.seq.skipOver(refSN)
-		s.mu.Unlock()
-		c.out.taskResponse(itt, iscsi.TaskComplete)
-		s.order.deliverHeld(c)
-	default:
-		s.mu.Unlock()
-		c.out.taskResponse(itt, iscsi.TaskNotFound)
 	}
+}
+
+// skipLocked has the command that a function refers to count as received where it has not arrived: it
+// is dropped should it still come (RFC 7143 §11.5.1). It reports false when there is no such command to come. The
+// caller holds sess.mu.
+func (m *taskManager) skipLocked(req iscsi.TaskRequest) bool {
+	seq := &m.sess.order.seq
+	sn := req.RefCmdSN()
+	if !seq.win.Accepts(sn) || !iscsi.SerialLess(sn, req.CmdSN()) || !seq.mayBe(sn, req.RefTask(), req.LUN()) {
+		return false
+	}
+	seq.skipOver(sn)
+	return true
 }
 
 // dropCollecting ends the WRITEs of sessions to the logical units of about whose

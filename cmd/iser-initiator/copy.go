@@ -67,9 +67,9 @@ func (s *stream) check() error {
 	case s.off%bs != 0:
 		return usage("--offset %d is not a multiple of the volume's block size, %d", s.off, bs)
 	case s.off > info.Size:
-		return usage("--offset %d lies behind the end of the volume, %d", s.off, info.Size)
+		return usage("--offset %d lies behind the end of the volume, which has %d bytes", s.off, info.Size)
 	case s.length > info.Size-s.off:
-		return usage("--length %d from %d goes beyond the end of the volume, %d", s.length, s.off, info.Size)
+		return usage("--length %d from %d on goes beyond the end of the volume, which has %d bytes", s.length, s.off, info.Size)
 	case s.length > 0 && s.length%bs != 0 && !s.pad:
 		return usage("--length %d is not a multiple of the volume's block size, %d", s.length, bs)
 	}
@@ -231,7 +231,7 @@ func (f *copyFlags) write(cmd *cobra.Command, a []string) error {
 	}
 	if f.flush {
 		if err := s.lun.Do(cmd.Context(), &blockio.Request{Op: blockio.OpFlush}); err != nil {
-			return fmt.Errorf("everything is written, but the flush failed: %w", err)
+			return fmt.Errorf("everything is written, but the flush failed, so that a power failure at the target may undo it; write it again: %w", err)
 		}
 	}
 	s.prog.stop()
@@ -336,7 +336,7 @@ func (f *copyFlags) verify(cmd *cobra.Command, a []string) error {
 	if !equal {
 		o.FirstDiff = &at
 		if !f.json {
-			return &codedError{exitDiffer, fmt.Errorf("the volume differs from the file, first at byte %d of the volume", at)}
+			return &codedError{exitDiffer, fmt.Errorf("the volume differs from %s, first at byte %d of the volume", inputName(a), at)}
 		}
 	}
 	if err := f.report(cmd, &o, begun, false); err != nil || equal {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -109,7 +110,7 @@ func (d *discovery) iscsi(cmd *cobra.Command) error {
 		d.printTargets(out, targets, cfg.Transport)
 	}
 	if err == nil && len(targets) == 0 {
-		err = &codedError{exitNotFound, fmt.Errorf("the portal at %s serves no target to this initiator", cfg.Address)}
+		err = &codedError{exitNotFound, fmt.Errorf("the portal at %s serves no target to initiator %s: the access rules of its targets say whom they are for", cfg.Address, cmp.Or(cfg.InitiatorName, initiator.DefaultInitiatorName()))}
 	}
 	return err
 }
@@ -144,6 +145,14 @@ func (d *discovery) nvmeConfig() (nvmf.Config, error) {
 	return cfg, nil
 }
 
+// hostName is what messages call this machine as a host of NVMe.
+func hostName(cfg *nvmf.Config) string {
+	if cfg.HostNQN == "" {
+		return "this host" // by its default name
+	}
+	return "host " + cfg.HostNQN
+}
+
 // nvme asks an NVMe discovery service.
 func (d *discovery) nvme(cmd *cobra.Command) error {
 	cfg, err := d.nvmeConfig()
@@ -173,7 +182,7 @@ func (d *discovery) nvme(cmd *cobra.Command) error {
 		printDiscovery(out, log)
 	}
 	if err == nil && subsystems(log) == 0 {
-		err = &codedError{exitNotFound, fmt.Errorf("the discovery service at %s knows no subsystem for this host", cfg.Address)}
+		err = &codedError{exitNotFound, fmt.Errorf("the discovery service at %s knows no subsystem for %s: the access rules of subsystems say whom they are for", cfg.Address, hostName(&cfg))}
 	}
 	return err
 }
@@ -210,7 +219,7 @@ func (d *discovery) followNVMe(cmd *cobra.Command) error {
 		}
 	}
 	if err == nil && found == 0 {
-		err = &codedError{exitNotFound, fmt.Errorf("the discovery service at %s, and those that it refers to, know no subsystem for this host", cfg.Address)}
+		err = &codedError{exitNotFound, fmt.Errorf("the discovery service at %s, and those that it refers to, know no subsystem for %s: the access rules of subsystems say whom they are for", cfg.Address, hostName(&cfg))}
 	}
 	return err
 }

@@ -216,7 +216,7 @@ func TestPaddedLength(t *testing.T) {
 	}
 	must(t, "write", url, in, "--pad")
 	// Zeroes are added to the end of the last block, not to that of the range.
-	if _, errs, code := run(t, "verify", url, in, "--pad", "--length", "6144"); code != exitError || !strings.Contains(errs, "the file ended after 5120 bytes") {
+	if _, errs, code := run(t, "verify", url, in, "--pad", "--length", "6144"); code != exitError || !strings.Contains(errs, "the input ended after 5120 bytes") {
 		t.Errorf("a file that ends before the range: exit %d, %s", code, errs)
 	}
 }

@@ -36,6 +36,14 @@ func openInput(ctx context.Context, a []string) (*input, error) {
 // Close ends the waiting, and closes the file.
 func (in *input) Close() error { return errors.Join(in.Reader.Close(), in.f.Close()) }
 
+// inputName is what messages call the input that a names.
+func inputName(a []string) string {
+	if len(a) < 2 || a[1] == "-" {
+		return "standard input"
+	}
+	return a[1]
+}
+
 // openFile opens FILE or standard input and says how long it is; -1: it has no end, or nobody
 // knows. A terminal is read only where it is asked for by name, "-".
 func openFile(a []string) (f *os.File, length int64, err error) {
@@ -56,7 +64,7 @@ func openFile(a []string) (f *os.File, length int64, err error) {
 	switch {
 	case err == nil && st.IsDir():
 		f.Close()
-		return nil, -1, fmt.Errorf("%s is a directory", a[1])
+		return nil, -1, fmt.Errorf("%s is a folder; name a file in it", a[1])
 	case err == nil && st.Mode()&os.ModeCharDevice != 0: // /dev/zero can be sought in, and has no end
 		return f, -1, nil
 	}

@@ -190,8 +190,8 @@ func TestCopyCommands(t *testing.T) {
 		if _, errs, code := run(t, "write", url, in, "--pad", "--offset", "2MiB"); code != exitError || !strings.Contains(errs, "longer") {
 			t.Errorf("a file that does not fit: %d %s", code, errs)
 		}
-		if _, errs, code := run(t, "write", url, dir); code != exitError || !strings.Contains(errs, "is a directory") {
-			t.Errorf("a directory: %d %s", code, errs)
+		if _, errs, code := run(t, "write", url, dir); code != exitError || !strings.Contains(errs, "is a folder; name a file") {
+			t.Errorf("a folder: %d %s", code, errs)
 		}
 		after := make([]byte, size)
 		if _, err := vol.ReadAt(after, 0); err != nil || !bytes.Equal(before, after) {

@@ -288,7 +288,7 @@ func (s *stream) compare(ctx context.Context, r io.Reader) (at int64, err error)
 	err = s.read(ctx, func(got []byte) error {
 		n, err := io.ReadFull(r, want[:len(got)])
 		if err != nil && err != io.EOF && err != io.ErrUnexpectedEOF {
-			return fmt.Errorf("reading the file: %w", err)
+			return fmt.Errorf("reading the input: %w", err)
 		}
 		if n < len(got) && s.pad {
 			end := (n + bs - 1) / bs * bs
@@ -304,7 +304,7 @@ func (s *stream) compare(ctx context.Context, r io.Reader) (at int64, err error)
 			return errDiffer
 		}
 		if n < len(got) {
-			return fmt.Errorf("the file ended after %d bytes, %d before the end of the range", pos-s.off+int64(n), s.length-(pos-s.off)-int64(n))
+			return fmt.Errorf("the input ended after %d bytes, %d before the end of the range", pos-s.off+int64(n), s.length-(pos-s.off)-int64(n))
 		}
 		pos += int64(len(got))
 		return nil

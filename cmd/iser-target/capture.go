@@ -124,11 +124,11 @@ func (f *captureFlags) check(most bool) error {
 	case f.write == "":
 		return usage.Errorf("-w is empty; name a file, or - for standard output")
 	case most && (f.most < 1 || f.most > sockio.MaxTapped):
-		return usage.Errorf("--connections %d: 1 to %d are possible", f.most, sockio.MaxTapped)
+		return usage.Errorf("--connections %d: want 1 to %d", f.most, sockio.MaxTapped)
 	case f.bytes < 1 || f.bytes > admin.MaxCaptureBytes:
-		return usage.Errorf("--bytes %d: 1 byte to 64 GiB are possible", f.bytes)
+		return usage.Errorf("--bytes %d: want 1 byte to 64 GiB", f.bytes)
 	case f.time <= 0 || f.time > admin.MaxCaptureTime:
-		return usage.Errorf("--time %v: a capture ends within %v", f.time, admin.MaxCaptureTime)
+		return usage.Errorf("--time %v: want up to %v", f.time, admin.MaxCaptureTime)
 	}
 	return nil
 }

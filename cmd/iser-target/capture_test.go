@@ -307,7 +307,7 @@ func TestCaptureErrors(t *testing.T) {
 		{"an address is needed", exitUsage, []string{"-w", f, "--peer", "somebody:1"}},
 		{"-w is empty", exitUsage, []string{"-w", "", "--peer", "127.0.0.1"}},
 		{"1 to 64", exitUsage, []string{"-w", f, "--peer", "127.0.0.1", "--connections", "65"}},
-		{"ends within", exitUsage, []string{"-w", f, "--peer", "127.0.0.1", "--time", "0s"}},
+		{"want up to", exitUsage, []string{"-w", f, "--peer", "127.0.0.1", "--time", "0s"}},
 		{"1 byte to 64 GiB", exitUsage, []string{"-w", f, "--peer", "127.0.0.1", "--bytes", "0"}},
 		{"there exists; remove it, or name another file", exitFailure, []string{"-w", there, "--peer", "127.0.0.1"}},
 		{"nothing has been sent or received", exitFailure, []string{"-w", f, "--peer", "192.0.2.1", "--time", "10ms"}},

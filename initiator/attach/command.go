@@ -148,7 +148,7 @@ func (c *command) run(cmd *cobra.Command, args []string) error {
 	case c.timeout < 0:
 		return usage.Errorf("--timeout %v is negative", c.timeout)
 	case c.patience < 0 || c.patience > maxPatience:
-		return usage.Errorf("--patience %v: up to %v are possible", c.patience, maxPatience)
+		return usage.Errorf("--patience %v: want up to %v", c.patience, maxPatience)
 	case c.log != "" && !c.daemon && !c.take: // a process that has been started with both before that was refused can be replaced
 		return usage.Errorf("--log goes with --daemon; in the foreground messages go to standard error")
 	case c.upgrade:
@@ -159,10 +159,10 @@ func (c *command) run(cmd *cobra.Command, args []string) error {
 	}
 	err := c.conn.Check(args[0])
 	if err == nil && (c.opt.Connections < 1 || c.opt.Connections > maxConnections) {
-		err = fmt.Errorf("--connections %d: 1 to %d are possible", c.opt.Connections, maxConnections)
+		err = fmt.Errorf("--connections %d: want 1 to %d", c.opt.Connections, maxConnections)
 	}
 	if err == nil && (c.opt.Depth < 1 || c.opt.Depth > ublk.MaxDepth) {
-		err = fmt.Errorf("--ublk-depth %d: 1 to %d are possible", c.opt.Depth, ublk.MaxDepth)
+		err = fmt.Errorf("--ublk-depth %d: want 1 to %d", c.opt.Depth, ublk.MaxDepth)
 	}
 	if err != nil {
 		return usage.Wrap(err)

@@ -163,7 +163,7 @@ func (g *giving) upgradeFor(c unixConn) {
 // there is no error this process ends after over.
 func (g *giving) upgrade(q upgradeRequest) (up Upgraded, over func(), err error) {
 	if q.Patience < 0 || q.Patience > maxPatience {
-		return up, nil, fmt.Errorf("--patience %v: up to %v are possible", q.Patience, maxPatience)
+		return up, nil, fmt.Errorf("--patience %v: want up to %v", q.Patience, maxPatience)
 	}
 	if q.Patience > 0 {
 		if !g.patience.CompareAndSwap(int64(restPatience), int64(q.Patience)) {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -72,7 +71,7 @@ func (l *listeners) take(srv *target.Server, cfg *config.Config, s systemd.Socke
 		return fmt.Errorf("%v is no portal of the configuration, nor admin.metrics", a)
 	}
 	ln.Close()
-	return errors.New("it is of a kind that is not known here")
+	return fmt.Errorf("it is for %s; TCP and Unix sockets can be used", ln.Addr().Network())
 }
 
 // sameAddress reports whether a configured address is that of a socket. All addresses are

@@ -53,7 +53,7 @@ func (p *patient) statusPart() ([]byte, error) {
 // readMetrics asks a target for its metrics.
 func readMetrics(ctx context.Context, addr string) ([]byte, error) {
 	if addr == "" {
-		return nil, errors.New("the configuration has no admin.metrics")
+		return nil, errors.New("the configuration has no admin.metrics, at which a target could be asked")
 	}
 	ctx, cancel := context.WithTimeout(ctx, healthPatience)
 	defer cancel()

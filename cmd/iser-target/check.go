@@ -176,7 +176,7 @@ func checkVolumes(w io.Writer, cfg *config.Config, served map[string]bool, inUse
 func alone(v config.Volume, others []config.Volume) error {
 	for _, o := range others {
 		if shared := o.VG == v.VG && (v.VG != "" || v.ReadOnly && o.ReadOnly); !shared && registry.ShareStore(o, v) {
-			return fmt.Errorf("volume %s: it has a file in common with volume %s, and a file is served as one volume", v.Name, o.Name)
+			return fmt.Errorf("volume %s: it has a file in common with volume %s, and a file is served as one volume: name one of the two only", v.Name, o.Name)
 		}
 	}
 	return nil

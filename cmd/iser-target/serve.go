@@ -96,9 +96,9 @@ func (f *serveFlags) resolve() (*config.Config, error) {
 	var err error
 	switch {
 	case f.drain < 0:
-		return nil, exit(exitUsage, fmt.Errorf("--drain %v: a time to wait; 0s waits for nobody", f.drain))
+		return nil, exit(exitUsage, fmt.Errorf("--drain %v is negative; 0s waits for nobody", f.drain))
 	case f.storage <= 0: // the process would end beside a flush
-		return nil, exit(exitUsage, fmt.Errorf("--storage-timeout %v: volumes need some time to be flushed", f.storage))
+		return nil, exit(exitUsage, fmt.Errorf("--storage-timeout %v: volumes need time to be flushed; the default is 50s", f.storage))
 	case f.config != "":
 		cfg, err = config.Load(f.config)
 	case len(f.exports) > 0:

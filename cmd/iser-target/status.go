@@ -83,7 +83,7 @@ func sessionCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			n, err := strconv.ParseUint(args[0], 10, 16)
 			if err != nil {
-				return exit(exitUsage, fmt.Errorf("TSIH %q is not a number up to 65535", args[0]))
+				return exit(exitUsage, fmt.Errorf("TSIH %q is not a number up to 65535; iser-target session list shows them", args[0]))
 			}
 			return s.ask(cmd.Context(), func(ctx context.Context, c *admin.Client) error { return c.Kill(ctx, uint16(n)) })
 		},

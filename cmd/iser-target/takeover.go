@@ -289,11 +289,11 @@ func (t *taking) adopt(a *app) {
 	for fd, index := range t.state.Carried.Files() {
 		var err error
 		if *fd, err = t.File(*index); err != nil {
-			a.log.Error("takeover", zap.Error(err))
+			a.log.Error("a connection was not taken over; its peer connects again", zap.Error(err))
 		}
 	}
 	if err := a.srv.Adopt(&t.state.Carried); err != nil {
-		a.log.Error("takeover", zap.Error(err))
+		a.log.Error("some sessions and controllers were not taken over; their peers connect again", zap.Error(err))
 	}
 }
 
@@ -302,17 +302,17 @@ func (t *taking) finish(ctx context.Context, a *app) {
 	defer t.Close()
 	defer close(a.changes.opened)
 	if err := t.Gone(readyPatience); err != nil {
-		a.log.Error("what was not handed over may not be there", zap.Error(err))
+		a.log.Error("the process before has not ended; what it has not handed over may be in use", zap.Error(err))
 	}
 	// The lock of groups has ended with the old process: another node may have been faster.
 	if err := a.reg.OpenVolumes(ctx, t.state.Standby...); err != nil {
-		a.log.Error("takeover", zap.Error(err))
+		a.log.Error("what was not handed over could not be opened", zap.Error(err))
 	}
 	soon, cancel := context.WithTimeout(context.Background(), promotePatience)
 	defer cancel()
 	for _, name := range t.state.Active {
 		if err := a.reg.Promote(soon, name); err != nil {
-			a.log.Error("takeover", zap.Error(err))
+			a.log.Error("a group that was active before the takeover is not any more; iser-target promote makes it that", zap.String("group", name), zap.Error(err))
 		}
 	}
 }

@@ -141,7 +141,7 @@ func (g *giving) upgradeOn(ctx context.Context, asked <-chan os.Signal) {
 		}
 		u, err := g.upgrade(ctx, admin.UpgradeRequest{})
 		if err != nil {
-			g.app.log.Error("upgrade", zap.Error(err))
+			g.app.log.Error("the upgrade has failed; this process goes on", zap.Error(err))
 			continue
 		}
 		u.Over()

@@ -46,7 +46,7 @@ func (a *Attachment) leave(was *Record) error {
 	if why == "" {
 		err := drivers.endNBD(was.Device)
 		if err == nil {
-			a.notice(fmt.Sprintf("%s was disconnected: the process that had served it was killed", was.Device))
+			a.opt.notice(fmt.Sprintf("%s was disconnected: the process that had served it was killed", was.Device))
 			return nil
 		}
 		why = err.Error()
@@ -61,12 +61,6 @@ func (a *Attachment) leave(was *Record) error {
 	if err := aside.write(f); err != nil {
 		return err
 	}
-	a.notice(fmt.Sprintf("%s stays without a process, as that was killed, and I/O to it fails (%s); attach --detach %[1]s ends it", was.Device, why))
+	a.opt.notice(fmt.Sprintf("%s stays without a process, as that was killed, and I/O to it fails (%s); attach --detach %[1]s ends it", was.Device, why))
 	return nil
-}
-
-func (a *Attachment) notice(text string) {
-	if f := a.opt.OnNotice; f != nil {
-		f(text)
-	}
 }

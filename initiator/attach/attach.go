@@ -57,8 +57,8 @@ type Options struct {
 	// doing when it ended may be done once more.
 	Replays  bool
 	ReadOnly bool
-	OnError  func(error)
-	OnNotice func(string) // of what takes time at the end
+	OnError  func(error)  // told of errors that nobody waits for; nil: nobody is
+	OnNotice func(string) // told of what takes time at the end, and of what processes before have left; nil: nobody is
 	// FinishTimeout bounds what detaching waits for clients' requests and for the
 	// last flush.
 	FinishTimeout time.Duration
@@ -74,6 +74,20 @@ type Options struct {
 	// this one has not opened yet; 0: for ever.
 	Patience time.Duration
 	Upgrade  Upgrade
+}
+
+// tellError tells of an error that nobody waits for.
+func (o *Options) tellError(err error) {
+	if o.OnError != nil {
+		o.OnError(err)
+	}
+}
+
+// notice tells of what is no error.
+func (o *Options) notice(text string) {
+	if o.OnNotice != nil {
+		o.OnNotice(text)
+	}
 }
 
 // Attachment is a volume being served.
@@ -156,7 +170,7 @@ func Attach(ctx context.Context, opt Options) (_ *Attachment, held *Record, err 
 		return nil, nil, err
 	}
 	a.later(a.closeVolume)
-	a.nexus.opened(a.lun, opt.OnError)
+	a.nexus.opened(a.lun, a.opt.tellError)
 	if err := a.listen(path); err != nil {
 		return nil, nil, err
 	}

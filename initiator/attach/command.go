@@ -362,7 +362,7 @@ func (a *Attachment) upgradeOn(ctx context.Context, asked <-chan os.Signal) {
 		}
 		_, over, err := a.giving.upgrade(upgradeRequest{})
 		if err != nil {
-			a.giving.tell(fmt.Errorf("upgrade: %w", err))
+			a.opt.tellError(fmt.Errorf("upgrade: %w", err))
 			continue
 		}
 		over()

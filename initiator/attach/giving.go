@@ -191,13 +191,7 @@ func (g *giving) handOver(c unixConn) {
 		g.exit(0)
 		return
 	}
-	g.tell(fmt.Errorf("nothing was handed over; this process goes on: %w", err))
-}
-
-func (g *giving) tell(err error) {
-	if f := g.a.opt.OnError; f != nil {
-		f(err)
-	}
+	g.a.opt.tellError(fmt.Errorf("nothing was handed over; this process goes on: %w", err))
 }
 
 // dialControl connects to the control socket at path and says a word.

@@ -49,9 +49,7 @@ func (a *Attachment) keepRecord() {
 				rec.Size = a.lun.Info().Size
 			case <-a.opt.Changed:
 			case <-a.parted:
-				if a.opt.OnError != nil {
-					a.opt.OnError(fmt.Errorf("%s has been disconnected by somebody else; the NBD socket %s is served on, until attach --detach %s", rec.Device, rec.Socket, rec.URL))
-				}
+				a.opt.tellError(fmt.Errorf("%s has been disconnected by somebody else; the NBD socket %s is served on, until attach --detach %s", rec.Device, rec.Socket, rec.URL))
 				rec.Device = ""
 			case <-quit:
 				return
@@ -59,8 +57,8 @@ func (a *Attachment) keepRecord() {
 			a.giving.writing.Lock() // not while another process may be writing it
 			a.noteState(&rec)
 			a.noteCaches(&rec)
-			if err := rec.write(a.record); err != nil && a.opt.OnError != nil {
-				a.opt.OnError(err)
+			if err := rec.write(a.record); err != nil {
+				a.opt.tellError(err)
 			}
 			a.giving.writing.Unlock()
 		}

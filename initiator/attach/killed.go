@@ -39,7 +39,7 @@ func (r *Record) cache() *blockio.Cache {
 
 // opened has the account of another process follow vol, which is open now.
 func (n *Nexus) opened(vol LUN, tell func(error)) {
-	if p, one := vol.(blockio.Path); one && n.Cache.Only(p.Epoch()) && tell != nil {
+	if p, one := vol.(blockio.Path); one && n.Cache.Only(p.Epoch()) {
 		tell(errors.New("the target came back without its cache; the next flush fails"))
 	}
 }

@@ -56,8 +56,8 @@ func (a *Attachment) useNBD(d deviceOfNBD, path string, size int64, conns []net.
 	client := a.lun.NewFlusher()
 	for _, c := range conns {
 		go func() {
-			if err := a.srv.ServeKernel(c, a.export, client); err != nil && a.opt.OnError != nil {
-				a.opt.OnError(err)
+			if err := a.srv.ServeKernel(c, a.export, client); err != nil {
+				a.opt.tellError(err)
 			}
 		}()
 	}

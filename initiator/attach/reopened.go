@@ -79,9 +79,9 @@ func (r *reopened) run() {
 			r.lost <- err
 			return
 		}
-		if text := err.Error(); text != said && r.opt.OnError != nil {
+		if text := err.Error(); text != said {
 			said = text
-			r.opt.OnError(fmt.Errorf("the volume is not there yet: %w", err))
+			r.opt.tellError(fmt.Errorf("the volume is not there yet: %w", err))
 		}
 		if p := r.opt.Patience; p > 0 && time.Since(begun) >= p {
 			r.fail(fmt.Errorf("%w: %w", blockio.ErrSessionLost, err))
@@ -126,7 +126,7 @@ func (r *reopened) attempt() error {
 	if err := r.was.same(vol); err != nil {
 		return errors.Join(err, vol.Close())
 	}
-	r.nexus.opened(vol, r.opt.OnError)
+	r.nexus.opened(vol, r.opt.tellError)
 	r.mu.Lock()
 	if r.ctx.Err() != nil {
 		r.mu.Unlock()

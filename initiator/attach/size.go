@@ -19,9 +19,7 @@ func (a *Attachment) follow(size int64, resize func(int64) error) (end func()) {
 			return
 		}
 		if err := resize(now); err != nil {
-			if a.opt.OnError != nil {
-				a.opt.OnError(err)
-			}
+			a.opt.tellError(err)
 			return
 		}
 		size = now

@@ -184,8 +184,8 @@ func (t *taking) begin(ctx context.Context, path string) (err error) {
 	t.vol.open()
 	go func() {
 		defer close(t.vol.gone)
-		if err := t.Gone(readyPatience); err != nil && a.opt.OnError != nil {
-			a.opt.OnError(err)
+		if err := t.Gone(readyPatience); err != nil {
+			a.opt.tellError(err)
 		}
 		t.Close()
 	}()
@@ -203,13 +203,11 @@ func (t *taking) begin(ctx context.Context, path string) (err error) {
 	a.giving.control.Owned()
 	a.noteState(&a.Record)
 	a.noteCaches(&a.Record)
-	if err := a.Record.write(a.record); err != nil && a.opt.OnError != nil {
-		a.opt.OnError(err) // what has been taken over is in use: it goes on, and --list shows what was
+	if err := a.Record.write(a.record); err != nil {
+		a.opt.tellError(err) // what has been taken over is in use: it goes on, and --list shows what was
 	}
 	a.keepRecord()
-	if f := a.opt.OnNotice; f != nil {
-		f(fmt.Sprintf("took over from process %d within %v: %s", r.PID, time.Since(t.offer.Began).Round(time.Microsecond), english.Plural(len(t.offer.NBD.Conns), "NBD connection", "")))
-	}
+	a.opt.notice(fmt.Sprintf("took over from process %d within %v: %s", r.PID, time.Since(t.offer.Began).Round(time.Microsecond), english.Plural(len(t.offer.NBD.Conns), "NBD connection", "")))
 	return nil
 }
 

@@ -34,9 +34,7 @@ func (a *Attachment) writeBack(path string, sync func(string) error) error {
 			}
 			return nil
 		case <-notice.C:
-			if f := a.opt.OnNotice; f != nil {
-				f(fmt.Sprintf("%s: the kernel writes back what it holds, for %v now; interrupt once more to give that up", path, time.Since(begun).Round(time.Second)))
-			}
+			a.opt.notice(fmt.Sprintf("%s: the kernel writes back what it holds, for %v now; interrupt once more to give that up", path, time.Since(begun).Round(time.Second)))
 			notice.Reset(10 * noticeAfter)
 		case <-limit.C:
 			return fmt.Errorf("%s: the kernel did not finish writing back within %v; what it still held is lost", path, a.opt.FinishTimeout)

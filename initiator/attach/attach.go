@@ -96,32 +96,39 @@ type Attachment struct {
 
 	opt    Options
 	nexus  Nexus
-	lun    LUN
-	srv    *nbd.Server
-	export *nbd.Export
-	record *os.File
-	size   chan struct{} // full: the volume has had another size
-	serve  chan error
-	failed <-chan error // of a kernel device; nil: without such news
-	lost   chan error   // the volume that another process had open cannot be had
-	unwind []func() error
+	record *os.File // locked
+	giving giving
+	unwind []func() error // what undo calls
+	ended  error          // what undo has met so far
 
+	lun     LUN
+	closing sync.Once
+	closed  error         // what closing the volume has said
+	lost    chan error    // the volume that another process had open cannot be had
+	size    chan struct{} // full: the volume has had another size
+	still   carrier       // the volume whose session rests; nil: it does not
+
+	// The NBD server.
+	srv       *nbd.Server
+	export    *nbd.Export
 	unix, tcp *handover.Listener // tcp is nil without Options.TCP
+	serve     chan error         // how it has ended, of each listener
 	protected bool               // the volume was read-only when it was attached
-	ublk      *ublk.Device       // nil: there is none
-	client    *blockio.Flusher   // whose requests come from the ublk device
-	closing   sync.Once
-	closed    error         // what closing the volume has said
-	ended     error         // what undo has met so far
-	nbd       atomic.Int32  // /dev/nbdN: nbdServed, nbdEnding or nbdGone
-	parted    chan struct{} // full: it is gone
-	giving    giving
-	takenBack atomic.Bool // the kernel's device is
-	still     carrier     // the volume whose session rests; nil: it does not
+
+	// The kernel's device.
+	ublk      *ublk.Device     // nil: there is none
+	client    *blockio.Flusher // whose requests come from the ublk device; nil: there is none
+	failed    <-chan error     // of an ublk device; nil: without such news
+	nbd       atomic.Int32     // /dev/nbdN: nbdServed, nbdEnding or nbdGone
+	parted    chan struct{}    // full: it is gone
+	takenBack atomic.Bool      // what the kernel holds of it is being written back
 }
 
 func newAttachment(opt Options) *Attachment {
-	a := &Attachment{opt: opt, nexus: Nexus{ISID: opt.ISID, Cache: new(blockio.Cache)}, serve: make(chan error, 8), lost: make(chan error, 1), size: make(chan struct{}, 1), parted: make(chan struct{}, 1)}
+	a := &Attachment{
+		opt: opt, nexus: Nexus{ISID: opt.ISID, Cache: new(blockio.Cache)},
+		lost: make(chan error, 1), size: make(chan struct{}, 1), serve: make(chan error, 8), parted: make(chan struct{}, 1),
+	}
 	a.giving.init(a)
 	return a
 }
@@ -152,19 +159,8 @@ func Attach(ctx context.Context, opt Options) (_ *Attachment, held *Record, err 
 		return nil, held, nil
 	}
 	a.later(func() error { return a.endRecord(path) })
-	if was, err := readRecord(path); err == nil {
-		if was.abandoned() {
-			if err := a.leave(was); err != nil {
-				return nil, nil, err
-			}
-		}
-		was.PID = 0 // it may be another program's by now, and the lock would vouch for it
-		if err := was.write(a.record); err != nil {
-			return nil, nil, err
-		}
-		if was.waits() {
-			a.nexus.Cache = was.cache()
-		}
+	if err := a.succeed(path); err != nil {
+		return nil, nil, err
 	}
 	if a.lun, err = opt.Open(ctx, a.nexus); err != nil {
 		return nil, nil, err
@@ -188,6 +184,28 @@ func Attach(ctx context.Context, opt Options) (_ *Attachment, held *Record, err 
 	return a, nil, nil
 }
 
+// succeed takes the place of a process that was killed, whose record is at path, if there is one.
+func (a *Attachment) succeed(path string) error {
+	was, err := readRecord(path)
+	if err != nil {
+		return nil // a new record, as a rule
+	}
+	if was.abandoned() {
+		if err := a.leave(was); err != nil {
+			return err
+		}
+	}
+	was.PID = 0 // it may be another program's by now, and the lock would vouch for it
+	if err := was.write(a.record); err != nil {
+		return err
+	}
+	if was.waits() {
+		a.nexus.Cache = was.cache()
+	}
+	return nil
+}
+
+// later has undo call f, before what it was given earlier.
 func (a *Attachment) later(f func() error) { a.unwind = append(a.unwind, f) }
 
 // undo gives back what Attach took, newest first.

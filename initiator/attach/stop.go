@@ -48,30 +48,33 @@ func (a *Attachment) stop() error {
 	if a.unwritten() {
 		return err
 	}
-	// A flush may wait for a target that is away; closing the volume ends it then.
+	return errors.Join(err, a.lastFlush(limit))
+}
+
+// lastFlush flushes the volume. While nothing is to be flushed, and nobody is there to answer, that is not waited for:
+// closing the volume ends it then.
+func (a *Attachment) lastFlush(limit time.Duration) error {
 	flushed := make(chan error, 1)
 	go func() { flushed <- a.lun.Flush() }()
-	late := time.NewTimer(limit) // its own: clients that took no replies may have used up the other one
+	late := time.NewTimer(limit) // its own: clients that took no replies may have used up that of stop
 	defer late.Stop()
 	look := time.NewTicker(lookEvery)
 	defer look.Stop()
-	var ferr error
-	for waits := true; waits; {
-		if a.idle() {
-			return err
-		}
+	for !a.idle() {
+		var err error
 		select {
-		case ferr = <-flushed:
-			waits = false
-		case <-look.C:
+		case err = <-flushed:
 		case <-late.C:
-			ferr, waits = fmt.Errorf("it did not end within %v", limit), false
+			err = fmt.Errorf("it did not end within %v", limit)
+		case <-look.C:
+			continue
 		}
+		if err == nil || a.idle() {
+			return nil
+		}
+		return fmt.Errorf("the last flush failed; what was written since the one before may be lost: %w", err)
 	}
-	if ferr != nil && !a.idle() {
-		err = errors.Join(err, fmt.Errorf("the last flush failed; what was written since the one before may be lost: %w", ferr))
-	}
-	return err
+	return nil
 }
 
 // idle reports whether nobody is there to answer a flush, and none is needed: nothing was written since the last one.

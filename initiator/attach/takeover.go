@@ -72,6 +72,18 @@ func (t *taking) prepare(path string) (err error) {
 	if err := a.makeServer(); err != nil {
 		return err
 	}
+	if err := t.receiveFiles(path); err != nil {
+		return err
+	}
+	if err := t.findDevice(); err != nil {
+		return err
+	}
+	return t.connections()
+}
+
+// receiveFiles takes the record's file and the sockets that are listened on.
+func (t *taking) receiveFiles(path string) (err error) {
+	s, a := t.offer, t.a
 	lock, err := t.File(s.Lock)
 	if err != nil {
 		return err
@@ -93,18 +105,25 @@ func (t *taking) prepare(path string) (err error) {
 		}
 		*l.ln = handover.Pausable(ln)
 	}
+	return nil
+}
+
+// findDevice finds the kernel's device, and who its requests come from.
+func (t *taking) findDevice() (err error) {
+	s, a := t.offer, t.a
 	kind := kindOf(deviceOf(&s.Record))
-	if kind == deviceNBD {
+	switch {
+	case kind == deviceNBD:
 		if t.nbd, err = nbd.FindKernel(s.Record.Device); err != nil {
 			return err
 		}
-	} else if kind == deviceUblk && !a.opt.Recover {
+	case kind == deviceUblk && !a.opt.Recover:
 		return fmt.Errorf("%s cannot be taken over by this way to its volume", s.Record.Device)
 	}
 	if kind == deviceUblk || s.Ublk != nil {
 		a.client = s.Ublk.client(a.lun)
 	}
-	return t.connections()
+	return nil
 }
 
 // listener is one that has been handed over; its name in the file system is the old process's yet.
@@ -182,22 +201,12 @@ func (t *taking) begin(ctx context.Context, path string) (err error) {
 		a.keepNBD(t.nbd, t.nbd.Path, t.offer.Volume.Info.Size)
 	}
 	t.vol.open()
-	go func() {
-		defer close(t.vol.gone)
-		if err := t.Gone(readyPatience); err != nil {
-			a.opt.tellError(err)
-		}
-		t.Close()
-	}()
+	go t.awaitGone()
 	if kindOf(r.Device) == deviceUblk {
-		<-t.vol.gone // the driver gives the device to nobody before
-		size := a.lun.Info().Size
-		d, err := drivers.recovery(ctx, r.Device, exported{a.lun, a}, a.client, false) // parseState has compared that
-		if err != nil {
+		if err := t.recoverUblk(ctx); err != nil {
 			_ = t.ln.Close()
 			return err
 		}
-		a.keepUblk(d, size)
 	}
 	a.giving.serve(t.ln)
 	a.giving.control.Owned()
@@ -208,6 +217,28 @@ func (t *taking) begin(ctx context.Context, path string) (err error) {
 	}
 	a.keepRecord()
 	a.opt.notice(fmt.Sprintf("took over from process %d within %v: %s", r.PID, time.Since(t.offer.Began).Round(time.Microsecond), english.Plural(len(t.offer.NBD.Conns), "NBD connection", "")))
+	return nil
+}
+
+// awaitGone tells everybody when the other process has ended, or takes too long for it.
+func (t *taking) awaitGone() {
+	defer close(t.vol.gone)
+	if err := t.Gone(readyPatience); err != nil {
+		t.a.opt.tellError(err)
+	}
+	t.Close()
+}
+
+// recoverUblk takes the device from the driver, which gives it to nobody before the other process has ended.
+func (t *taking) recoverUblk(ctx context.Context) error {
+	<-t.vol.gone
+	a := t.a
+	size := a.lun.Info().Size
+	d, err := drivers.recovery(ctx, t.offer.Record.Device, exported{a.lun, a}, a.client, false) // parseState has compared that
+	if err != nil {
+		return err
+	}
+	a.keepUblk(d, size)
 	return nil
 }
 

@@ -75,10 +75,7 @@ func (q adminQueue) shutDown(ctx context.Context) error {
 	if err := q.setProperty(ctx, nvme.PropCC, uint64(cc)); err != nil {
 		return err
 	}
-	q.a.mu.Lock()
-	c := q.a.ctrl
-	q.a.mu.Unlock()
-	return q.pollStatus(ctx, c.shutdownTime(), "shut down", nvme.CtrlStatus.ShutdownDone)
+	return q.pollStatus(ctx, q.a.controller().shutdownTime(), "shut down", nvme.CtrlStatus.ShutdownDone)
 }
 
 // shutdownTime is how long the controller may take to shut down: it flushes its cache. Linux waits as long.

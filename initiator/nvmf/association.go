@@ -156,6 +156,13 @@ func connect(ctx context.Context, cfg Config) (*Association, error) {
 	return a, nil
 }
 
+// controller is that of the last connect; nil before the first.
+func (a *Association) controller() *controller {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.ctrl
+}
+
 // queues are all of them, the admin queue first.
 func (a *Association) queues() []*queue { return append([]*queue{a.admin.queue}, a.io...) }
 
@@ -333,9 +340,7 @@ func (a *Association) Stats() blockio.Stats {
 
 // Describe names the controller and how it is reached for people.
 func (a *Association) Describe() string {
-	a.mu.Lock()
-	c := a.ctrl
-	a.mu.Unlock()
+	c := a.controller()
 	a.admin.mu.Lock()
 	how := "not connected"
 	if a.admin.tr != nil {

@@ -102,9 +102,7 @@ func (a *Association) readDiscovery(ctx context.Context) (*Log, error) {
 		return nil, err
 	}
 	log := &Log{Generation: generation, Records: []Entry{}}
-	a.mu.Lock()
-	c := a.ctrl
-	a.mu.Unlock()
+	c := a.controller()
 	b := make([]byte, min(pieceEntries*nvme.DiscoveryEntryLen, c.pages(c.ident.MDTS)))
 	for len(log.Records) < count {
 		k := min(count-len(log.Records), len(b)/nvme.DiscoveryEntryLen)

@@ -23,9 +23,7 @@ type geometry struct {
 
 // geometry computes it from what the controller says of a namespace.
 func (a *Association) geometry(d *nvme.Namespace) (*geometry, error) {
-	a.mu.Lock()
-	c := a.ctrl
-	a.mu.Unlock()
+	c := a.controller()
 	bs, err := d.BlockSize()
 	if err != nil {
 		return nil, err

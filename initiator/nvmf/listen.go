@@ -77,9 +77,7 @@ func (l listener) next() (nvme.CQE, error) {
 // catchUp reads the log pages of events that the process before this one was told of, and may
 // not have read: until then the controller tells of no other. What they say is looked for anyway.
 func (l listener) catchUp() {
-	l.a.mu.Lock()
-	told := l.a.ctrl.ident.OAES
-	l.a.mu.Unlock()
+	told := l.a.controller().ident.OAES
 	if told&nvme.NoticeNamespace != 0 {
 		l.acknowledge(nvme.LogChangedNamespaces)
 	}

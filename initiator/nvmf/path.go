@@ -40,9 +40,7 @@ const maxANA = 64 << 10
 // Access reads the state of the namespace's group from the asymmetric namespace access log.
 // Whether other controllers serve the namespace that log does not tell: they may.
 func (n *Namespace) Access(ctx context.Context) (state blockio.Access, shared bool, err error) {
-	n.a.mu.Lock()
-	c := n.a.ctrl
-	n.a.mu.Unlock()
+	c := n.a.controller()
 	if c.ident.CMIC&nvme.ReportsANA == 0 {
 		_, _, _, err := n.inspect(ctx)
 		return blockio.AccessOptimized, true, err

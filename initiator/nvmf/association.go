@@ -169,13 +169,21 @@ func (a *Association) queues() []*queue { return append([]*queue{a.admin.queue},
 // granted are the I/O queues that the controller has granted.
 func (a *Association) granted() []*queue { return a.io[:a.open.Load()] }
 
-// hangUp closes every connection, and returns when no memory of commands is in use.
-func (a *Association) hangUp(reason error) {
+// connected are the queues that have a connection, the admin queue first.
+func (a *Association) connected() []*queue { return append([]*queue{a.admin.queue}, a.granted()...) }
+
+// breakOff ends the connections of an association that does not work; it is made again.
+func (a *Association) breakOff(reason error) {
 	for _, q := range a.queues() {
 		if tr, _ := q.connection(); tr != nil {
 			tr.Terminate(reason)
 		}
 	}
+}
+
+// hangUp closes every connection, and returns when no memory of commands is in use.
+func (a *Association) hangUp(reason error) {
+	a.breakOff(reason)
 	for _, q := range a.queues() {
 		q.terminate(reason)
 	}
@@ -197,7 +205,7 @@ func (a *Association) toLocked(s State) bool {
 func (a *Association) live() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for _, q := range append([]*queue{a.admin.queue}, a.granted()...) {
+	for _, q := range a.connected() {
 		if tr, _ := q.connection(); tr == nil {
 			return false
 		}

@@ -131,15 +131,6 @@ func (k *keeper) expire() {
 	}
 }
 
-// breakOff ends the connections of an association that does not work; it is made again.
-func (a *Association) breakOff(reason error) {
-	for _, q := range a.queues() {
-		if tr, _ := q.connection(); tr != nil {
-			tr.Terminate(reason)
-		}
-	}
-}
-
 // poke has the namespaces looked at.
 func (a *Association) poke() {
 	select {

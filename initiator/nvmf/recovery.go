@@ -69,18 +69,24 @@ func (a *Association) recover(cause error, since time.Time) {
 			a.fail(why)
 			return
 		}
-		wait = a.cfg.pace.Next(err, min(2*wait, a.cfg.ReconnectDelay))
-		switch {
-		case errors.Is(err, silence.ErrMute):
-			wait = firstRetry
-		case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.EHOSTUNREACH):
-			wait = min(wait, refusedRetry)
-		}
+		wait = a.nextWait(err, wait)
 		a.mu.Lock()
 		a.failed++
 		a.mu.Unlock()
 		a.event(Event{Kind: EventRetry, Err: err, Wait: wait, Down: down})
 	}
+}
+
+// nextWait is how long to wait after an attempt that has failed with err, before which wait was waited.
+func (a *Association) nextWait(err error, wait time.Duration) time.Duration {
+	wait = a.cfg.pace.Next(err, min(2*wait, a.cfg.ReconnectDelay))
+	switch {
+	case errors.Is(err, silence.ErrMute):
+		return firstRetry // others are answered there
+	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.EHOSTUNREACH):
+		return min(wait, refusedRetry)
+	}
+	return wait
 }
 
 // startGrace is how long a controller that refuses its host for good is not believed when
@@ -155,14 +161,7 @@ func (a *Association) verify() error {
 
 // down fails what waits, and what comes until the association is back.
 func (a *Association) down(err error) {
-	a.mu.Lock()
-	ok := a.toLocked(StateDown)
-	if ok {
-		a.err = err
-		a.noteLocked(Event{Kind: EventDown, Err: err})
-	}
-	a.mu.Unlock()
-	if ok {
+	if a.ends(StateDown, Event{Kind: EventDown, Err: err}) {
 		a.events.Tell()
 		a.failAll(fmt.Errorf("%w: %w", blockio.ErrSessionLost, err))
 	}
@@ -170,14 +169,7 @@ func (a *Association) down(err error) {
 
 // fail gives the association up.
 func (a *Association) fail(err error) {
-	a.mu.Lock()
-	ok := a.toLocked(StateFailed)
-	if ok {
-		a.err = err
-		a.noteLocked(Event{Kind: EventFailed, Err: err})
-	}
-	a.mu.Unlock()
-	if ok {
+	if a.ends(StateFailed, Event{Kind: EventFailed, Err: err}) {
 		a.hangUp(err)
 		for _, q := range a.io {
 			q.retire()
@@ -185,6 +177,18 @@ func (a *Association) fail(err error) {
 		a.events.Tell()
 		a.failAll(fmt.Errorf("%w: %w", blockio.ErrSessionLost, err))
 	}
+}
+
+// ends changes to a state in which commands fail, because of e, and notes e. It reports false where that state cannot follow.
+func (a *Association) ends(s State, e Event) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !a.toLocked(s) {
+		return false
+	}
+	a.err = e.Err
+	a.noteLocked(e)
+	return true
 }
 
 func (a *Association) failAll(err error) {

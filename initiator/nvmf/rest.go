@@ -54,9 +54,6 @@ func (n *Namespace) Resume() { n.a.resume() }
 // Carry returns the association, with descriptors that are the caller's. Preconditions: Rest.
 func (n *Namespace) Carry() (*CarriedAssociation, error) { return n.a.carry() }
 
-// connected are the queues that have a connection, the admin queue first.
-func (a *Association) connected() []*queue { return append([]*queue{a.admin.queue}, a.granted()...) }
-
 // rest is Namespace.Rest.
 func (a *Association) rest(ctx context.Context) error {
 	a.mu.Lock()

@@ -50,40 +50,25 @@ func (q *queue) terminate(reason error) {
 	}
 }
 
-// retire sorts what the lost connection has left, when that uses no memory any more.
+// retire sorts what the lost connection has left, when that uses no memory any more: it ends, or is sent again in
+// the order in which it was sent first.
 func (q *queue) retire() {
 	q.mu.Lock()
 	defer q.unlock()
 	var again []*command
 	for i := range q.cmds {
 		c := &q.cmds[i]
-		switch {
-		case c.state == cmdFree:
+		if c.state == cmdFree {
 			continue
-		case c.abort == blockio.ErrTimeout:
-			q.endedLocked(c, blockio.ErrTimeoutUnknown)
-		case c.abort != nil:
-			q.unknownLocked(c.req)
-			q.endedLocked(c, c.abort)
-		case c.req.cancel != nil: // another part of it has failed
-			if c.state == cmdSent {
-				q.unknownLocked(c.req)
-			}
-			q.endedLocked(c, c.req.cancel)
-		case c.req.ns.closed.Load():
-			q.endedLocked(c, blockio.ErrClosed) // nobody looks whether the namespace is the same
-		case c.state == cmdSent && !c.req.op.repeatable && c.req.phase != flushNow:
-			q.stats.OutcomeUnknown++
-			q.endedLocked(c, blockio.ErrOutcomeUnknown)
-		case c.state == cmdSent && c.tries > 0 && q.a.cfg.CtrlLossTimeout > 0 && q.a.pulse.now.Load()-c.first > int64(q.a.cfg.CtrlLossTimeout):
-			// It may be what kills the controller.
-			q.endedLocked(c, fmt.Errorf("%w: the connection was lost %d times while %s was outstanding", blockio.ErrSessionLost, c.tries+1, c.req.op.name))
-		default:
-			if c.state == cmdSent { // else no connection has been lost with it
-				c.tries++
-			}
-			again = append(again, c)
 		}
+		if err := q.fateLocked(c); err != nil {
+			q.endedLocked(c, err)
+			continue
+		}
+		if c.state == cmdSent { // else no connection has been lost with it
+			c.tries++
+		}
+		again = append(again, c)
 	}
 	slices.SortFunc(again, func(a, b *command) int { return int(int64(a.order - b.order)) })
 	q.resend, q.delayed, q.sent = commands{}, 0, 0
@@ -91,6 +76,38 @@ func (q *queue) retire() {
 		q.moveCommandLocked(c, cmdResend)
 		q.resend.push(c)
 	}
+}
+
+// fateLocked is what a command ends with whose connection was lost; nil: it is sent again.
+func (q *queue) fateLocked(c *command) error {
+	r, sent := c.req, c.state == cmdSent
+	switch {
+	case c.abort == blockio.ErrTimeout:
+		return blockio.ErrTimeoutUnknown
+	case c.abort != nil:
+		q.unknownLocked(r)
+		return c.abort
+	case r.cancel != nil: // another part of it has failed
+		if sent {
+			q.unknownLocked(r)
+		}
+		return r.cancel
+	case r.ns.closed.Load():
+		return blockio.ErrClosed // nobody looks whether the namespace is the same
+	case sent && !r.op.repeatable && r.phase != flushNow:
+		q.stats.OutcomeUnknown++
+		return blockio.ErrOutcomeUnknown
+	case sent && c.kills(q.a):
+		return fmt.Errorf("%w: the connection was lost %d times while %s was outstanding", blockio.ErrSessionLost, c.tries+1, r.op.name)
+	}
+	return nil
+}
+
+// kills reports whether the command may be what kills the controller: connections have been lost with it for longer
+// than commands wait for one.
+func (c *command) kills(a *Association) bool {
+	limit := a.cfg.CtrlLossTimeout
+	return c.tries > 0 && limit > 0 && a.pulse.now.Load()-c.first > int64(limit)
 }
 
 // vacate gives the requests of a queue that the controller has not granted this time to

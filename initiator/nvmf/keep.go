@@ -48,33 +48,46 @@ func (k *keeper) run() {
 		}
 		k.expire()
 		a.mute.look(c.kato)
-		if every := a.cfg.Reauthenticate; every > 0 && a.cfg.Authenticate != nil && k.proving == nil && time.Since(k.proved) >= every {
-			over := make(chan struct{})
-			k.proving = over
-			a.wg.Go(func() {
-				k.reauthenticate()
-				close(over)
-			})
+		k.prove()
+		if c.kato > 0 {
+			k.keepAlive(c)
 		}
-		if c.kato == 0 {
-			continue
-		}
-		select {
-		case err := <-k.pong:
-			k.pong = nil
-			if err != nil {
-				a.breakOff(fmt.Errorf("nvmf: keep alive: %w", err))
-				continue
-			}
-		default:
-		}
-		if k.pong != nil || !k.due(c) {
-			continue
-		}
-		pong := make(chan error, 1)
-		k.pong = pong
-		a.wg.Go(func() { k.ping(c.kato, pong) })
 	}
+}
+
+// prove begins to authenticate again when that is due.
+func (k *keeper) prove() {
+	a := k.a
+	every := a.cfg.Reauthenticate
+	if every <= 0 || a.cfg.Authenticate == nil || k.proving != nil || time.Since(k.proved) < every {
+		return
+	}
+	over := make(chan struct{})
+	k.proving = over
+	a.wg.Go(func() {
+		k.reauthenticate()
+		close(over)
+	})
+}
+
+// keepAlive takes the answer to a Keep Alive, and sends the next one when it is due.
+func (k *keeper) keepAlive(c *controller) {
+	a := k.a
+	select {
+	case err := <-k.pong:
+		k.pong = nil
+		if err != nil {
+			a.breakOff(fmt.Errorf("nvmf: keep alive: %w", err))
+			return
+		}
+	default:
+	}
+	if k.pong != nil || !k.due(c) {
+		return
+	}
+	pong := make(chan error, 1)
+	k.pong = pong
+	a.wg.Go(func() { k.ping(c.kato, pong) })
 }
 
 // begin begins the time until the next keep alive.

@@ -66,47 +66,55 @@ func (t *attempt) run(ctx context.Context) error {
 // connectQueue sends the Connect of a queue, and authenticates where that is asked for. It
 // returns the controller's identifier.
 func (t *attempt) connectQueue(ctx context.Context, q *queue, cntlid uint16, depth int) (uint16, error) {
-	a := t.a
-	data := (&nvme.ConnectData{HostID: a.cfg.HostID, CntlID: cntlid, Subsystem: a.cfg.Subsystem, Host: a.cfg.HostNQN}).AppendTo(nil)
 	attr := nvme.ConnectDisableFlowControl // without it, the last data of a read can carry its response
-	for {
-		e, err := q.run(ctx, func(s *nvme.SQE) {
-			c := s.NewConnect()
-			c.SetQID(q.id)
-			c.SetSQSize(uint16(depth))
-			c.SetAttributes(attr)
-			if q.id == 0 && a.cfg.KeepAlive > 0 {
-				c.SetKeepAlive(a.cfg.KeepAlive)
-			}
-		}, data)
-		if err != nil {
-			return 0, fmt.Errorf("nvmf: Connect of queue %d: %w", q.id, err)
-		}
-		if s := e.Status(); s != nvme.Success {
-			if attr != 0 && s&^nvme.DoNotRetry == nvme.ConnectInvalidParameters && e.DW0() == uint32(nvme.InvalidParameter(false, nvme.ConnectAtAttributes)) {
-				attr = 0 // the controller cannot do without flow control
-				continue
-			}
-			return 0, refused(q.id, s, e.DW0())
-		}
-		r := nvme.ConnectResult(e.DW0())
-		required := r&(nvme.AuthRequired|nvme.AuthSecureRequired) != 0
-		q.mu.Lock()
-		q.proves, q.held = required && a.cfg.Authenticate != nil, 0
-		q.mu.Unlock()
-		if a.cfg.Authenticate != nil {
-			err = a.cfg.Authenticate(ctx, exchange{q}, q.id, required)
-		} else if required {
-			err = errors.New("the controller asks for authentication, and no key is given")
-		}
-		if err != nil {
-			return 0, fmt.Errorf("nvmf: authentication of queue %d: %w", q.id, err)
-		}
-		if q.id != 0 && r.CntlID() != cntlid {
-			return 0, fmt.Errorf("nvmf: queue %d belongs to controller %d, we asked for %d", q.id, r.CntlID(), cntlid)
-		}
-		return r.CntlID(), nil
+	e, err := t.sendConnect(ctx, q, cntlid, depth, attr)
+	if err == nil && e.Status()&^nvme.DoNotRetry == nvme.ConnectInvalidParameters && e.DW0() == uint32(nvme.InvalidParameter(false, nvme.ConnectAtAttributes)) {
+		e, err = t.sendConnect(ctx, q, cntlid, depth, 0) // the controller cannot do without flow control
 	}
+	if err != nil {
+		return 0, fmt.Errorf("nvmf: Connect of queue %d: %w", q.id, err)
+	}
+	if s := e.Status(); s != nvme.Success {
+		return 0, refused(q.id, s, e.DW0())
+	}
+	r := nvme.ConnectResult(e.DW0())
+	if err := t.authenticate(ctx, q, r&(nvme.AuthRequired|nvme.AuthSecureRequired) != 0); err != nil {
+		return 0, fmt.Errorf("nvmf: authentication of queue %d: %w", q.id, err)
+	}
+	if q.id != 0 && r.CntlID() != cntlid {
+		return 0, fmt.Errorf("nvmf: queue %d belongs to controller %d, we asked for %d", q.id, r.CntlID(), cntlid)
+	}
+	return r.CntlID(), nil
+}
+
+// sendConnect sends the Connect of a queue of depth commands.
+func (t *attempt) sendConnect(ctx context.Context, q *queue, cntlid uint16, depth int, attr uint8) (nvme.CQE, error) {
+	cfg := &t.a.cfg
+	data := (&nvme.ConnectData{HostID: cfg.HostID, CntlID: cntlid, Subsystem: cfg.Subsystem, Host: cfg.HostNQN}).AppendTo(nil)
+	return q.run(ctx, func(s *nvme.SQE) {
+		c := s.NewConnect()
+		c.SetQID(q.id)
+		c.SetSQSize(uint16(depth))
+		c.SetAttributes(attr)
+		if q.id == 0 && cfg.KeepAlive > 0 {
+			c.SetKeepAlive(cfg.KeepAlive)
+		}
+	}, data)
+}
+
+// authenticate proves on a queue who we are; required says that the controller asks for it.
+func (t *attempt) authenticate(ctx context.Context, q *queue, required bool) error {
+	prove := t.a.cfg.Authenticate
+	q.mu.Lock()
+	q.proves, q.held = required && prove != nil, 0
+	q.mu.Unlock()
+	switch {
+	case prove != nil:
+		return prove(ctx, exchange{q}, q.id, required)
+	case required:
+		return errors.New("the controller asks for authentication, and no key is given")
+	}
+	return nil
 }
 
 // refused says why a Connect has failed.

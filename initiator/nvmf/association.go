@@ -12,46 +12,8 @@ import (
 	"softiser/initiator/blockio"
 	"softiser/initiator/internal/inorder"
 	"softiser/initiator/internal/redial"
-	"softiser/internal/fsm"
 	"softiser/internal/nvme"
 )
-
-// State is where an association is.
-//
-//	Connecting ──▶ Live ◀──▶ Reconnecting ──▶ Down ──▶ Live
-//	                 └──────────┴──────────────┴──▶ Failed
-//	                 └──────────┴──────────────┴──▶ Closed
-type State uint8
-
-// States.
-const (
-	StateConnecting   State = iota
-	StateLive               // commands flow
-	StateReconnecting       // commands wait
-	StateDown               // commands fail; the controller is still looked for
-	StateFailed             // given up
-	StateClosed
-)
-
-var stateNames = [...]string{"connecting", "live", "reconnecting", "down", "failed", "closed"}
-
-// String names the state.
-func (s State) String() string {
-	if int(s) < len(stateNames) {
-		return stateNames[s]
-	}
-	return fmt.Sprintf("State(%d)", uint8(s))
-}
-
-// nextStates is the drawing as a table.
-var nextStates = fsm.Of([][]State{
-	StateConnecting:   {StateLive, StateClosed},
-	StateLive:         {StateReconnecting, StateFailed, StateClosed},
-	StateReconnecting: {StateLive, StateDown, StateFailed, StateClosed},
-	StateDown:         {StateLive, StateFailed, StateClosed},
-	StateFailed:       {StateClosed},
-	StateClosed:       {},
-})
 
 // Association is what a host has with one controller: an admin queue and I/O queues. It
 // survives the loss of its connections by making a new one with another controller of the

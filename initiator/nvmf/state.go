@@ -1,9 +1,52 @@
 package nvmf
 
-import "softiser/internal/fsm"
+import (
+	"fmt"
 
-// Requests and commands change their states in moveRequestLocked and moveCommandLocked alone,
-// which go by the drawings as tables; that of an association is at its type.
+	"softiser/internal/fsm"
+)
+
+// An association changes its state in toLocked alone, requests and commands in moveRequestLocked and
+// moveCommandLocked; these go by the drawings as tables.
+
+// State is where an association is.
+//
+//	Connecting ──▶ Live ◀──▶ Reconnecting ──▶ Down ──▶ Live
+//	                 └──────────┴──────────────┴──▶ Failed
+//	                 └──────────┴──────────────┴──▶ Closed
+//
+// One that is connecting, or has failed, may be closed, too.
+type State uint8
+
+// States.
+const (
+	StateConnecting   State = iota
+	StateLive               // commands flow
+	StateReconnecting       // commands wait
+	StateDown               // commands fail; the controller is still looked for
+	StateFailed             // given up
+	StateClosed
+)
+
+var stateNames = [...]string{"connecting", "live", "reconnecting", "down", "failed", "closed"}
+
+// String names the state.
+func (s State) String() string {
+	if int(s) < len(stateNames) {
+		return stateNames[s]
+	}
+	return fmt.Sprintf("State(%d)", uint8(s))
+}
+
+// nextStates is the drawing as a table.
+var nextStates = fsm.Of([][]State{
+	StateConnecting:   {StateLive, StateClosed},
+	StateLive:         {StateReconnecting, StateFailed, StateClosed},
+	StateReconnecting: {StateLive, StateDown, StateFailed, StateClosed},
+	StateDown:         {StateLive, StateFailed, StateClosed},
+	StateFailed:       {StateClosed},
+	StateClosed:       {},
+})
 
 // reqState tells where a request is.
 //

@@ -19,6 +19,12 @@ func (q adminQueue) do(ctx context.Context, set func(*nvme.SQE), data []byte, na
 	return succeeded(e, err, name)
 }
 
+// identify runs an Identify, under that name in errors, and reads its data structure into b, which has nvme.IdentifyLen bytes.
+func (q adminQueue) identify(ctx context.Context, cns nvme.CNS, nsid uint32, b []byte, name string) error {
+	_, err := q.do(ctx, func(s *nvme.SQE) { s.NewIdentify(cns, nsid) }, b, name)
+	return err
+}
+
 // succeeded is what an admin command has come to whose success is expected.
 func succeeded(e nvme.CQE, err error, name string) (nvme.CQE, error) {
 	if err != nil {

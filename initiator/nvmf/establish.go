@@ -201,7 +201,7 @@ func (t *attempt) enable(ctx context.Context) error {
 func (t *attempt) identify(ctx context.Context) error {
 	a, c := t.a, t.c
 	b := make([]byte, nvme.IdentifyLen)
-	if _, err := a.admin.do(ctx, func(s *nvme.SQE) { s.NewIdentify(nvme.CNSController, 0) }, b, "Identify Controller"); err != nil {
+	if err := a.admin.identify(ctx, nvme.CNSController, 0, b, "Identify Controller"); err != nil {
 		return err
 	}
 	var err error
@@ -225,7 +225,7 @@ func (t *attempt) identify(ctx context.Context) error {
 	// Limits of commands that Identify Controller does not have. Controllers before NVMe 2.0
 	// refuse the question.
 	if c.cap&nvme.CapIOCS != 0 {
-		if _, err := a.admin.do(ctx, func(s *nvme.SQE) { s.NewIdentify(nvme.CNSCommandSetController, 0) }, b, "Identify"); err == nil {
+		if err := a.admin.identify(ctx, nvme.CNSCommandSetController, 0, b, "Identify Command Set Controller"); err == nil {
 			if l, err := nvme.ParseCommandSetLimits(b); err == nil {
 				c.limits = l
 			}

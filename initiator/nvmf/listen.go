@@ -25,7 +25,7 @@ func (l listener) run() {
 		if err != nil {
 			if !errors.Is(err, errLost) && a.ctx.Err() == nil {
 				a.event(Event{Kind: EventAsync, Err: err, Detail: "no events will be heard of"})
-				l.another(losses) // this controller does not support events, or goes: do not ask it again
+				l.awaitLoss(losses) // this controller does not support events, or goes: do not ask it again
 			}
 			l.pause(tick)
 			continue
@@ -45,8 +45,8 @@ func (l listener) run() {
 	}
 }
 
-// another waits until the association has been lost since there were so many losses, or the end.
-func (l listener) another(losses uint32) {
+// awaitLoss waits until the association has been lost since there were so many losses, or the end.
+func (l listener) awaitLoss(losses uint32) {
 	a := l.a
 	for {
 		a.mu.Lock()

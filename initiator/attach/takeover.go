@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/dustin/go-humanize/english"
@@ -245,12 +244,4 @@ func (t *taking) recoverUblk(ctx context.Context) error {
 func kindOf(device string) deviceKind {
 	kind, _, _ := parseDevice(device)
 	return kind
-}
-
-// absolute is a path from the root, or as it is where that cannot be told.
-func absolute(path string) string {
-	if abs, err := filepath.Abs(path); err == nil {
-		return abs
-	}
-	return path
 }

@@ -95,16 +95,14 @@ func connect(ctx context.Context, cfg Config) (*Association, error) {
 	if cfg.Carried != nil {
 		begin = a.takeUp
 	}
-	if err := begin(ctx); err != nil {
+	err = begin(ctx)
+	if err == nil && !a.live() {
+		err = errLost
+	}
+	if err != nil {
 		a.hangUp(err)
 		a.cancel()
 		err = fmt.Errorf("nvmf: %s at %s: %w", cfg.Subsystem, cfg.Address, err)
-		return nil, errors.Join(err, a.release())
-	}
-	if !a.live() {
-		a.hangUp(errLost)
-		a.cancel()
-		err = fmt.Errorf("%s at %s: %w", cfg.Subsystem, cfg.Address, errLost)
 		return nil, errors.Join(err, a.release())
 	}
 	for _, q := range a.granted() {

@@ -65,25 +65,33 @@ func (a *Attachment) makeUblk(ctx context.Context, index int) error {
 		left = ""
 	}
 	a.client = a.lun.NewFlusher()
-	size := a.lun.Info().Size
-	var d *ublk.Device
 	if left != "" {
-		if wanted := fmt.Sprintf("%s%d", deviceUblk, index); index >= 0 && wanted != left {
-			return fmt.Errorf("--device %s: the volume is behind %s, whose process was killed: attach that, or end it with --detach", wanted, left)
-		}
-		d, err = drivers.recovery(ctx, left, exported{a.lun, a}, a.client, a.opt.ReadOnly)
-	} else {
-		d, err = ublk.Add(ublk.Config{
-			Index: index, LUN: exported{a.lun, a}, Client: a.client, ReadOnly: a.opt.ReadOnly, Queues: max(a.opt.Connections, 1),
-			Depth: cmp.Or(a.opt.Depth, ublk.DefaultDepth), Mark: mark, Recover: a.opt.Recover,
-		})
+		return a.takeUblk(ctx, left, index)
 	}
+	size := a.lun.Info().Size
+	d, err := ublk.Add(ublk.Config{
+		Index: index, LUN: exported{a.lun, a}, Client: a.client, ReadOnly: a.opt.ReadOnly, Queues: max(a.opt.Connections, 1),
+		Depth: cmp.Or(a.opt.Depth, ublk.DefaultDepth), Mark: mark, Recover: a.opt.Recover,
+	})
 	if err != nil {
 		return err
 	}
-	if a.Record.Recovered = left != ""; a.Record.Recovered {
-		a.protected = false // the process before may have written
+	a.keepUblk(d, size)
+	return nil
+}
+
+// takeUblk takes over the device left, whose process was killed; index is the number that is wanted, -1: any.
+func (a *Attachment) takeUblk(ctx context.Context, left string, index int) error {
+	if wanted := fmt.Sprintf("%s%d", deviceUblk, index); index >= 0 && wanted != left {
+		return fmt.Errorf("--device %s: the volume is behind %s, whose process was killed: attach that, or end it with --detach", wanted, left)
 	}
+	size := a.lun.Info().Size
+	d, err := drivers.recovery(ctx, left, exported{a.lun, a}, a.client, a.opt.ReadOnly)
+	if err != nil {
+		return err
+	}
+	a.Record.Recovered = true
+	a.protected = false // the process before may have written
 	a.keepUblk(d, size)
 	return nil
 }

@@ -106,6 +106,25 @@ func (j *journalled) end() {
 	}
 }
 
+// write is an atomic write of b into the blocks that the tests write.
+func (j *journalled) write(b byte) error {
+	_, err := j.v.Journal.Write(fill(journalledLen, b), journalledAt, context.Background())
+	return err
+}
+
+// stick begins a life in which the blocks hold old, and leaves an entry of an atomic write of 2 that could neither be
+// carried out nor undone.
+func (j *journalled) stick(old []byte) {
+	j.t.Helper()
+	j.begin()
+	j.set(old)
+	j.fails = func(n int) bool { return n > 6 }
+	if err := j.write(2); err == nil || !j.v.Journal.stuck.Load() {
+		j.t.Fatalf("%v, %q", err, j.steps)
+	}
+	j.fails = nil
+}
+
 // content is what the blocks hold that the tests write.
 func (j *journalled) content(n int) []byte {
 	j.t.Helper()
@@ -335,12 +354,7 @@ func TestUnstickOnce(t *testing.T) {
 	old := fill(journalledLen, 1)
 	for _, first := range []string{"unstick", "Write"} {
 		j := newJournalled(t)
-		j.begin()
-		j.set(old)
-		j.fails = func(n int) bool { return n > 6 } // nothing can be undone
-		if _, err := j.v.Journal.Write(fill(journalledLen, 2), journalledAt, context.Background()); err == nil || !j.v.Journal.stuck.Load() {
-			t.Fatalf("%v, %q", err, j.steps)
-		}
+		j.stick(old)
 		undone := []string{"read", "write 2", "flush 3", "clear", "sync"} // the first block was
 		do := func() error { return j.v.Journal.unstick(context.Background()) }
 		if first == "Write" {
@@ -566,13 +580,7 @@ func TestStuckBehindTheEnd(t *testing.T) {
 	}{{journalledLen - 512, false, false}, {0, false, false}, {journalledLen - 512, true, false}, {0, true, false}, {journalledLen - 512, true, true}, {0, true, true}} {
 		left := c.left
 		j := newJournalled(t)
-		j.begin()
-		j.set(old)
-		j.fails = func(n int) bool { return n > 6 } // nothing can be undone
-		if _, err := j.v.Journal.Write(fill(journalledLen, 2), journalledAt, context.Background()); err == nil || !j.v.Journal.stuck.Load() {
-			t.Fatalf("%v, %q", err, j.steps)
-		}
-		j.fails = nil
+		j.stick(old)
 		if c.broken {
 			j.fails = func(int) bool { return true }
 		}
@@ -604,8 +612,7 @@ func TestUnclearedBehindTheEnd(t *testing.T) {
 		j.begin()
 		j.set(fill(journalledLen, 1))
 		j.fails = func(k int) bool { return k >= n && j.steps[k] != "write 3" && j.steps[k] != "flush 3" }
-		_, err := j.v.Journal.Write(fill(journalledLen, 2), journalledAt, context.Background())
-		if err == nil {
+		if j.write(2) == nil {
 			t.Fatal("no failure leaves an entry that is only to be cleared")
 		}
 		j.fails = nil
@@ -640,7 +647,7 @@ func TestShrinkDuringAtomic(t *testing.T) {
 		}
 		return false
 	}
-	if _, err := j.v.Journal.Write(fill(journalledLen, 2), journalledAt, context.Background()); !errors.Is(err, blockdev.ErrOutOfRange) {
+	if err := j.write(2); !errors.Is(err, blockdev.ErrOutOfRange) {
 		t.Fatalf("%v, %q", err, j.steps)
 	}
 	j.fails = nil
@@ -704,10 +711,6 @@ func TestUndoFails(t *testing.T) {
 // TestWipe: what a rewrite removes is not in the journal either, that of an earlier life
 // included, or the rewrite fails; the entry that could not be undone goes with it.
 func TestWipe(t *testing.T) {
-	write := func(j *journalled, b byte) error {
-		_, err := j.v.Journal.Write(fill(journalledLen, b), journalledAt, context.Background())
-		return err
-	}
 	zeroes := func(j *journalled) bool {
 		b, err := os.ReadFile(j.v.Journal.name)
 		return err == nil && len(b) == journalHeader+journalledLen && bytes.Equal(b, make([]byte, len(b)))
@@ -724,7 +727,7 @@ func TestWipe(t *testing.T) {
 			j := newJournalled(t)
 			j.begin()
 			j.set(fill(journalledLen, 1))
-			if err := write(j, 2); err != nil {
+			if err := j.write(2); err != nil {
 				t.Fatal(err)
 			}
 			if c.again {
@@ -749,7 +752,7 @@ func TestWipe(t *testing.T) {
 	}
 	j.set(fill(journalledLen, 1))
 	j.fails = func(n int) bool { return n > 6 }
-	if err := write(j, 2); err == nil || !j.v.Journal.stuck.Load() {
+	if err := j.write(2); err == nil || !j.v.Journal.stuck.Load() {
 		t.Fatalf("%v, %q", err, j.steps)
 	}
 	j.fails = nil
@@ -757,7 +760,7 @@ func TestWipe(t *testing.T) {
 		t.Errorf("a stuck one: %v", err)
 	}
 	j.steps = nil
-	if err := write(j, 3); err != nil || j.steps[0] != "read" || j.steps[1] != "entry" {
+	if err := j.write(3); err != nil || j.steps[0] != "read" || j.steps[1] != "entry" {
 		t.Errorf("the next write: %v, %q", err, j.steps)
 	}
 	if err := os.Remove(j.v.Journal.name); err != nil {

@@ -70,6 +70,13 @@ func (st *storage) path(name string) *fakePath {
 	}
 }
 
+// change changes how the path behaves from here on; nothing tells of it.
+func (p *fakePath) change(f func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	f()
+}
+
 func (p *fakePath) dialer() Dialer {
 	return Dialer{Name: p.name, Open: func(_ context.Context, h Hooks) (blockio.Path, error) {
 		p.mu.Lock()

@@ -36,6 +36,24 @@ func TestWriteOfALostSessionWaitsForItsFence(t *testing.T) {
 	})
 }
 
+// endsWithItsFence checks that w, a write of block 0 that has timed out on a, ends when that path is fenced, and does
+// not undo a later one then.
+func endsWithItsFence(t *testing.T, v *Volume, a *fakePath, w <-chan error) {
+	t.Helper()
+	time.Sleep(10 * time.Second) // in virtual time, as below
+	pending(t, "the write that has timed out", w)
+	do(t, v, write(512, 2)) // others are not held up
+	a.restore()
+	if err := <-w; !errors.Is(err, blockio.ErrTimeout) {
+		t.Fatalf("after the fence: %v", err)
+	}
+	do(t, v, write(0, 3))
+	time.Sleep(a.lag) // until the late copy has taken effect
+	if got := a.st.get(0); got != 3 {
+		t.Errorf("the block holds %d: a write that has failed has undone a later one", got)
+	}
+}
+
 // A write that has timed out with its session ends when nothing of it can come late any more: who has
 // written anew since would find it undone.
 func TestTimedOutWriteEndsWithItsFence(t *testing.T) {
@@ -52,18 +70,7 @@ func TestTimedOutWriteEndsWithItsFence(t *testing.T) {
 		if err := <-r; !errors.Is(err, blockio.ErrTimeout) {
 			t.Errorf("a read that has timed out: %v", err)
 		}
-		time.Sleep(10 * time.Second)
-		pending(t, "the write that has timed out", w)
-		do(t, v, write(512, 2))
-		a.restore()
-		if err := <-w; !errors.Is(err, blockio.ErrTimeout) {
-			t.Fatalf("after the fence: %v", err)
-		}
-		do(t, v, write(0, 3))
-		time.Sleep(a.lag)
-		if got := st.get(0); got != 3 {
-			t.Errorf("the block holds %d: a write that has failed has undone a later one", got)
-		}
+		endsWithItsFence(t, v, a, w)
 	})
 }
 
@@ -82,23 +89,11 @@ func TestTimedOutWriteOfALostSessionEndsWithItsFence(t *testing.T) {
 					a.restore()
 					time.Sleep(before)
 				}
-				a.mu.Lock()
-				a.lag, a.loses = 20*time.Second, blockio.ErrTimeoutUnknown
-				a.mu.Unlock()
+				a.change(func() { a.lag, a.loses = 20*time.Second, blockio.ErrTimeoutUnknown })
 				w := start(v, write(0, 1))
 				time.Sleep(time.Millisecond)
 				a.halve()
-				time.Sleep(10 * time.Second)
-				pending(t, "the write that has timed out", w)
-				a.restore()
-				if err := <-w; !errors.Is(err, blockio.ErrTimeout) {
-					t.Fatalf("after the fence: %v", err)
-				}
-				do(t, v, write(0, 3))
-				time.Sleep(a.lag)
-				if got := st.get(0); got != 3 {
-					t.Errorf("the block holds %d: a write that has failed has undone a later one", got)
-				}
+				endsWithItsFence(t, v, a, w)
 			})
 		})
 	}
@@ -146,9 +141,7 @@ func TestWhatIsLostWhileAPathIsFencedWaits(t *testing.T) {
 		var late <-chan error
 		a.inFence = func() { // behind the fence, the sessions having come back
 			late = start(v, write(0, 2))
-			a.mu.Lock()
-			a.fences = false
-			a.mu.Unlock()
+			a.change(func() { a.fences = false })
 			a.halve()
 		}
 		w := start(v, write(512, 1))

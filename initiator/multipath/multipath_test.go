@@ -56,9 +56,7 @@ func TestWriteOfALostPathWaitsForItsFence(t *testing.T) {
 		if s := v.Paths(); s[0].Unknown != 1 || s[0].State != "down" || !s[1].Active {
 			t.Errorf("%+v", s)
 		}
-		a.mu.Lock()
-		a.fences = true
-		a.mu.Unlock()
+		a.change(func() { a.fences = true })
 		if err := <-w; err != nil || st.get(0) != 1 {
 			t.Errorf("after the fence: %v, %d", err, st.get(0))
 		}
@@ -328,7 +326,7 @@ func TestTakeOver(t *testing.T) {
 				v := open(t, Config{}, a, b)
 				w := start(v, write(0, 1))
 				time.Sleep(time.Millisecond)
-				mute := func(on bool) { a.mu.Lock(); a.mute = on; a.mu.Unlock() }
+				mute := func(on bool) { a.change(func() { a.mute = on }) }
 				if mute(c.mute); !c.mute {
 					a.cut()
 				}
@@ -344,9 +342,7 @@ func TestTakeOver(t *testing.T) {
 				}
 				if c.mute {
 					pending(t, "the write", w)
-					a.mu.Lock()
-					a.fence() // the node is off, where it is
-					a.mu.Unlock()
+					a.change(a.fence) // the node is off, where it is
 					a.cut()
 				}
 				time.Sleep(10 * time.Second)
@@ -375,9 +371,7 @@ func TestTransitionIsNoTakeOver(t *testing.T) {
 				synctest.Wait()
 				w := start(v, write(0, 1))
 				time.Sleep(time.Millisecond)
-				a.mu.Lock()
-				a.mute = true // a's answer would say that it serves, too
-				a.mu.Unlock()
+				a.change(func() { a.mute = true }) // a's answer would say that it serves, too
 				if first == "the path is lost" {
 					a.cut()
 					time.Sleep(time.Millisecond)
@@ -392,9 +386,7 @@ func TestTransitionIsNoTakeOver(t *testing.T) {
 				do(t, v, write(0, 2))
 				time.Sleep(10 * time.Second)
 				pending(t, "the write", w)
-				a.mu.Lock()
-				a.mute, a.latency = false, time.Millisecond
-				a.mu.Unlock()
+				a.change(func() { a.mute, a.latency = false, time.Millisecond })
 				a.restore()
 				if err := <-w; err != nil || st.get(0) != 1 {
 					t.Errorf("%v, block 0 has %d", err, st.get(0))
@@ -416,9 +408,7 @@ func TestTakeOverAfterATransition(t *testing.T) {
 		synctest.Wait()
 		b.set(blockio.AccessOptimized)
 		synctest.Wait()
-		b.mu.Lock()
-		b.latency = time.Hour
-		b.mu.Unlock()
+		b.change(func() { b.latency = time.Hour })
 		w := start(v, write(0, 1))
 		time.Sleep(time.Millisecond)
 		b.cut()
@@ -454,17 +444,13 @@ func TestTransitionsAndFailback(t *testing.T) {
 		a.set(blockio.AccessOptimized)
 		synctest.Wait()
 		only(a, b)
-		a.mu.Lock()
-		a.access = blockio.AccessInaccessible // found out by a command
-		a.mu.Unlock()
+		a.change(func() { a.access = blockio.AccessInaccessible }) // found out by a command
 		only(b, a)
 		b.set(blockio.AccessTransitioning)
 		ch := start(v, write(0, 2))
 		time.Sleep(10 * time.Second)
 		pending(t, "a write during a transition", ch)
-		b.mu.Lock()
-		b.access = blockio.AccessOptimized // nothing tells it
-		b.mu.Unlock()
+		b.change(func() { b.access = blockio.AccessOptimized }) // nothing tells it
 		if err := <-ch; err != nil || st.get(0) != 2 {
 			t.Error(err)
 		}
@@ -483,9 +469,7 @@ func TestStandbyBecomesActive(t *testing.T) {
 		a.cut()
 		const after = 2 * time.Second
 		time.AfterFunc(after, func() {
-			b.mu.Lock()
-			b.access = blockio.AccessOptimized
-			b.mu.Unlock()
+			b.change(func() { b.access = blockio.AccessOptimized })
 		})
 		start := time.Now()
 		if err := v.Do(context.Background(), read(0)); err != nil {
@@ -613,9 +597,7 @@ func TestPathComesLater(t *testing.T) {
 		v := open(t, Config{}, a, b)
 		do(t, v, write(0, 1))
 		time.Sleep(20 * time.Second)
-		a.mu.Lock()
-		a.refuse = nil
-		a.mu.Unlock()
+		a.change(func() { a.refuse = nil })
 		time.Sleep(6 * time.Second)
 		b.cut()
 		do(t, v, read(0))
@@ -759,9 +741,7 @@ func TestResize(t *testing.T) {
 		told := make(chan int64, 4)
 		defer v.OnResize(func(i blockdev.Info) { told <- i.Size })()
 		for _, p := range []*fakePath{a, b} {
-			p.mu.Lock()
-			p.info.Size = 2 << 20
-			p.mu.Unlock()
+			p.change(func() { p.info.Size = 2 << 20 })
 			p.hooks.Changed()
 			synctest.Wait()
 			if p == a && v.Info().Size != 1<<20 {

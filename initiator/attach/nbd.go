@@ -37,11 +37,14 @@ type deviceOfNBD interface {
 	Forget()
 }
 
-// What is with /dev/nbdN.
+// What is with /dev/nbdN. Whoever changes nbdServed first says how it ends.
+//
+//	nbdServed ──▶ nbdEnding   this process disconnects it
+//	     └──────▶ nbdGone     somebody else has: the number is anybody's
 const (
-	nbdServed = iota // or there is none
-	nbdEnding        // this process disconnects it
-	nbdGone          // somebody else has: the number is anybody's
+	nbdServed int32 = iota // or there is none
+	nbdEnding
+	nbdGone
 )
 
 // disconnected is told that a device is being disconnected.

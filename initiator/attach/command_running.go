@@ -69,7 +69,7 @@ func (c *command) runList(out, notes io.Writer) error {
 			dev = r.Socket
 		}
 		state := r.State
-		if state != "connected" && !r.dead() {
+		if state != stateConnected && !r.dead() {
 			state += " for " + time.Since(r.Since).Round(time.Second).String()
 		}
 		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\n", r.PID, dev, humanize.IBytes(uint64(r.Size)), state, r.URL)

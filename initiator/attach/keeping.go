@@ -67,7 +67,7 @@ func (a *Attachment) keepRecord() {
 
 // noteState puts the way to the target into r.
 func (a *Attachment) noteState(r *Record) {
-	state, reason := "connected", ""
+	state, reason := stateConnected, ""
 	if a.opt.State != nil {
 		state, reason = a.opt.State()
 	}

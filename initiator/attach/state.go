@@ -9,14 +9,16 @@ import (
 	"softiser/initiator/multipath"
 )
 
-// States in which no way leads to the target.
+// States of the way to the target besides those that say how much of it is there.
 const (
+	stateConnected = "connected"
+	// No way leads there:
 	stateDown         = "down"
 	stateNoPath       = "no path"
 	stateReconnecting = "reconnecting"
 )
 
-// away reports whether state is one of them.
+// away reports whether no way leads to the target in that state.
 func away(state string) bool {
 	return state == stateDown || state == stateNoPath || state == stateReconnecting
 }
@@ -29,7 +31,7 @@ func stateOf(v blockio.Volume) (state, reason string) {
 	case *multipath.Volume:
 		return stateOfPaths(v.Paths())
 	}
-	return "connected", ""
+	return stateConnected, ""
 }
 
 // time2Wait is the longest that a session of a volume has agreed on.
@@ -62,7 +64,7 @@ func stateOfPaths(paths []multipath.Status) (state, reason string) {
 	case up < n:
 		return fmt.Sprintf("%d of %d paths connected", up, n), reason
 	}
-	return "connected", ""
+	return stateConnected, ""
 }
 
 func stateOfSessions(sessions []*initiator.Session) (state, reason string) {
@@ -82,7 +84,7 @@ func stateOfSessions(sessions []*initiator.Session) (state, reason string) {
 	}
 	switch n := len(sessions); {
 	case up == n:
-		return "connected", ""
+		return stateConnected, ""
 	case up > 0:
 		return fmt.Sprintf("%d of %d sessions connected", up, n), reason
 	case down == n:

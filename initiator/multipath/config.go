@@ -1,6 +1,7 @@
 package multipath
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -104,11 +105,7 @@ const FailFast time.Duration = 1
 var ErrNoPath = fmt.Errorf("%w: no path leads to the volume", blockio.ErrSessionLost)
 
 func (c Config) withDefaults() Config {
-	if c.NoPathRetry == 0 {
-		c.NoPathRetry = 120 * time.Second
-	}
-	if c.CheckInterval == 0 {
-		c.CheckInterval = 5 * time.Second
-	}
+	c.NoPathRetry = cmp.Or(c.NoPathRetry, 120*time.Second)
+	c.CheckInterval = cmp.Or(c.CheckInterval, 5*time.Second)
 	return c
 }

@@ -1,6 +1,7 @@
 package nvmf
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -157,29 +158,17 @@ const (
 
 // withDefaults returns c with the documented default wherever a field is zero.
 func (c Config) withDefaults() Config {
-	def := func(p *int, v int) {
-		if *p == 0 {
-			*p = v
-		}
-	}
-	dur := func(p *time.Duration, v time.Duration) {
-		if *p == 0 {
-			*p = v
-		}
-	}
-	def(&c.Queues, 1)
-	def(&c.QueueDepth, 128)
-	def(&c.MaxTransfer, 1<<20)
-	dur(&c.KeepAlive, 5*time.Second)
-	dur(&c.ConnectTimeout, 30*time.Second)
+	c.NSID = cmp.Or(c.NSID, 1)
+	c.Queues = cmp.Or(c.Queues, 1)
+	c.QueueDepth = cmp.Or(c.QueueDepth, 128)
+	c.MaxTransfer = cmp.Or(c.MaxTransfer, 1<<20)
+	c.KeepAlive = cmp.Or(c.KeepAlive, 5*time.Second)
+	c.ConnectTimeout = cmp.Or(c.ConnectTimeout, 30*time.Second)
 	times := c.silence().WithDefaults()
 	c.SilencePing, c.SilenceProbe = times.Ping, times.Probe
-	dur(&c.CommandTimeout, 60*time.Second)
-	dur(&c.ReconnectDelay, 5*time.Second)
-	dur(&c.CtrlLossTimeout, 120*time.Second)
-	if c.NSID == 0 {
-		c.NSID = 1
-	}
+	c.CommandTimeout = cmp.Or(c.CommandTimeout, 60*time.Second)
+	c.ReconnectDelay = cmp.Or(c.ReconnectDelay, 5*time.Second)
+	c.CtrlLossTimeout = cmp.Or(c.CtrlLossTimeout, 120*time.Second)
 	if c.Pool == nil {
 		c.Pool = blockdev.DefaultPool()
 	}

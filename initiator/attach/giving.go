@@ -221,7 +221,7 @@ func AskUpgrade(ctx context.Context, dir, key, binary string, patience time.Dura
 	case r.dead():
 		return up, fmt.Errorf("%s: %s: %s", r.URL, r.Device, r.Reason)
 	case r.Control == "":
-		return up, fmt.Errorf("%s: process %d is of a version that cannot be replaced", r.URL, r.PID)
+		return up, fmt.Errorf("%s: process %d is of a version that cannot be replaced: attach --detach it, and attach it anew", r.URL, r.PID)
 	}
 	c, err := dialControl(ctx, r.Control, wordUpgrade)
 	if err != nil {

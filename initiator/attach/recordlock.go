@@ -61,7 +61,7 @@ func lockRecordBy(pause func(), path string) (f *os.File, held *Record, err erro
 		}
 		f.Close()
 	}
-	return nil, nil, fmt.Errorf("attachment record %s is held by a process that does not fill it in", path)
+	return nil, nil, fmt.Errorf("attachment record %s is held by a process that does not fill it in; fuser tells which", path)
 }
 
 // alive reports whether the record's process still holds it.

@@ -34,7 +34,7 @@ func TakeOver(ctx context.Context, opt Options, program string) (_ *Attachment, 
 	defer cancel()
 	c, err := dialControl(limit, controlPath(path), wordTakeover)
 	if err != nil {
-		return nil, fmt.Errorf("--takeover: no process that could be asked serves an attachment of %s: %w", opt.URL, err)
+		return nil, fmt.Errorf("--takeover: no process that could be asked serves an attachment of %s; without --takeover it is attached: %w", opt.URL, err)
 	}
 	offered, err := handover.Take(c, program, stateVersion, 2*maxPatience+readyPatience)
 	if err != nil {
@@ -117,7 +117,7 @@ func (t *taking) findDevice() (err error) {
 			return err
 		}
 	case kind == deviceUblk && !a.opt.Recover:
-		return fmt.Errorf("%s cannot be taken over by this way to its volume", s.Record.Device)
+		return fmt.Errorf("%s cannot be taken over: the way to its volume (NVMe, --all-portals) gives no device that outlives its process", s.Record.Device)
 	}
 	if kind == deviceUblk || s.Ublk != nil {
 		a.client = s.Ublk.client(a.lun)

@@ -112,7 +112,7 @@ func (t *attempt) authenticate(ctx context.Context, q *queue, required bool) err
 	case prove != nil:
 		return prove(ctx, exchange{q}, q.id, required)
 	case required:
-		return errors.New("the controller asks for authentication, and no key is given")
+		return errors.New("the controller asks for authentication, and no key is given (--dhchap-secret)")
 	}
 	return nil
 }

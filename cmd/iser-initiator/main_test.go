@@ -228,7 +228,7 @@ func TestCopyCommands(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, errs, code := run(t, "verify", url, in, "--pad")
-		if code != exitDiffer || !strings.Contains(errs, fmt.Sprint(2<<20)) {
+		if code != exitDiffer || !strings.Contains(errs, fmt.Sprintf("the volume differs from %s, first at byte %d", in, 2<<20)) {
 			t.Errorf("a difference: %d %s", code, errs)
 		}
 		out, _, code := run(t, "verify", url, in, "--pad", "--json")

@@ -17,12 +17,12 @@ func TestGuestRunsScripts(t *testing.T) {
 	if _, err := exec.LookPath("qemu-system-x86_64"); err != nil || os.Geteuid() != 0 {
 		t.Skip(ErrNoQEMU)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
-	defer cancel()
 	im, err := Prepare(Plain, CacheDir(), func(s string) { t.Log(s) })
 	if err != nil {
 		t.Fatal(err)
 	}
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute) // without the build, if there is one
+	defer cancel()
 	g, err := im.Boot(ctx, Options{Name: "t", Dir: t.TempDir()})
 	if err != nil {
 		t.Fatal(err)

@@ -2,11 +2,13 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
 	"time"
 
+	"softiser/interop/internal/guest"
 	"softiser/interop/internal/ports"
 )
 
@@ -27,6 +29,7 @@ var perftestCases = func() []Case {
 			}})
 	}
 	return append(cases,
+		Case{Name: "perftest/siw-two-senders", Expect: "siw 6.1 as it is sends bad CRCs from two threads, and we find them", Run: twoSenders},
 		Case{Name: "perftest/read-depths-kernel-client", Expect: "siw posts more Reads than we serve at once, at IRD 1, 16 and 128", Run: readDepthsKernelClient},
 		Case{Name: "perftest/read-depths-kernel-server", Expect: "we post 500 Reads at ORD 1, 16 and 128", Run: readDepthsKernelServer})
 }()
@@ -38,9 +41,7 @@ var perftestRuns = []struct{ size, iters int }{{1, 100}, {4096, 700}, {1 << 20, 
 func perftestKernelClient(e *Env, kind, tool string) (string, error) {
 	var seen []string
 	for _, r := range perftestRuns {
-		// Once, in 74 runs with messages of 1 MiB on a loaded host, the CRC of an FPDU of the first
-		// message did not fit. FPDUs of siw's size have their CRC computed over our own read-ahead, so they
-		// were like that in the stream: peers.md says how two threads of siw make one. The short form does without.
+		// The largest takes longest in an emulated guest.
 		if r.size == 1<<20 && e.h.short {
 			continue
 		}
@@ -67,21 +68,59 @@ func perftestKernelServer(e *Env, kind, tool string) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		if err := e.retry(func() error {
-			if server.Done() {
-				return nil
-			}
-			_, err := e.Host("iser-initiator", "rdma", kind, "127.0.0.1", "-R", "-p", strconv.Itoa(e.Port(18515)), "-s", strconv.Itoa(r.size), "-n", strconv.Itoa(r.iters))
-			return err
-		}); err != nil {
+		ours, err := perftestHost(e, server, kind, r.size, r.iters)
+		if err != nil {
 			return "", fmt.Errorf("%d bytes: %w\n%s", r.size, err, server.Output())
 		}
 		if _, err := server.Wait(e.ctx); err != nil {
-			return "", fmt.Errorf("%d bytes: the kernel's server: %w", r.size, err)
+			return "", fmt.Errorf("%d bytes: the kernel's server: %w\nours: %v", r.size, err, ours)
 		}
 		seen = append(seen, strconv.Itoa(r.size))
 	}
 	return "messages of " + strings.Join(seen, ", ") + " bytes", nil
+}
+
+// perftestHost runs our client of a kernel's server until it has succeeded, or the server has ended.
+// In ours is what the client has said to that, and before, when nobody listened.
+func perftestHost(e *Env, server *guest.Job, kind string, size, iters int) (ours, err error) {
+	err = e.retry(func() error {
+		if server.Done() {
+			return nil
+		}
+		_, err := e.Host("iser-initiator", "rdma", kind, "127.0.0.1", "-R", "-p", strconv.Itoa(e.Port(18515)), "-s", strconv.Itoa(size), "-n", strconv.Itoa(iters))
+		if err != nil && (ours == nil || !strings.Contains(ours.Error(), err.Error())) {
+			ours = errors.Join(ours, err)
+		}
+		return err
+	})
+	return ours, err
+}
+
+// twoSenders shows the defect of siw that the guest's module otherwise has repaired (see build.sh). Its
+// socket is given a small buffer, so that the Send of a program soon finds no room in it; the program's
+// thread then stops, and siw's own sends the same FPDU, with a CRC that has the payload twice.
+func twoSenders(_ context.Context, e *Env) (string, error) {
+	g, err := e.Guest()
+	if err != nil {
+		return "", err
+	}
+	server, err := g.Start(settings("two_senders=20") + `dmesg -C; wmem=$(cat /proc/sys/net/ipv4/tcp_wmem); echo 4096 16384 32768 >/proc/sys/net/ipv4/tcp_wmem
+timeout 90 ib_send_lat -d siw_eth0 -R -F -p 18515 -s 1048576 -n 20
+siw_set two_senders 0; echo $wmem >/proc/sys/net/ipv4/tcp_wmem; dmesg | grep 'got TERMINATE. layer 0, type 2, code 2' || die no Terminate`)
+	if err != nil {
+		return "", err
+	}
+	ours, err := perftestHost(e, server, "send-lat", 1<<20, 20)
+	if err != nil {
+		return "", err
+	}
+	if _, err := server.Wait(e.ctx); err != nil {
+		return "", fmt.Errorf("%w\nours: %v", err, ours)
+	}
+	if ours == nil || !strings.Contains(ours.Error(), "CRC mismatch") {
+		return "", fmt.Errorf("our client did not name a CRC mismatch, but said: %v", ours)
+	}
+	return "our client: MPA: CRC mismatch, siw: got its Terminate", nil
 }
 
 // perftestClient starts our server of a perftest and runs the kernel's client against

@@ -65,7 +65,30 @@ sed -i 's/^u_char mpa_version = .*/&\nbool whole_trailer = true;\nmodule_param(w
 sed -i 's/^extern u_char mpa_version;/&\nextern bool whole_trailer;/' siw.h
 sed -i 's/skb_copy_bits(skb, srx->skb_offset, tbuf, avail);/skb_copy_bits(skb, srx->skb_offset,\n\t\ttbuf + (whole_trailer ? srx->pad + MPA_CRC_SIZE - srx->fpdu_part_rem : 0), avail);/' siw_qp_rx.c
 grep -q whole_trailer siw.h && grep -q whole_trailer siw_qp_rx.c || { echo "siw's trailer is not where it was; see siw_qp_rx.c" >&2; exit 1; }
-[ "$(grep -c '^module_param' siw_main.c)" = 8 ] || { echo "siw's settings are not where they were; see siw_main.c" >&2; exit 1; }
+# siw 6.1 lets a program's thread and its own one send from one queue pair at a time (see peers.md). A mutex
+# repairs that; with two_senders there is none, and a program's thread stops, for as many milliseconds, where the other one comes in.
+sed -i 's/^u_char mpa_version = .*/&\nint two_senders;\nmodule_param(two_senders, int, 0644);/' siw_main.c
+sed -i 's/^extern u_char mpa_version;/&\nextern int two_senders;/; s/^\tstruct ib_qp base_qp;/&\n\tstruct mutex send_mutex;/' siw.h
+sed -i 's/^\tinit_rwsem(&qp->state_lock);/&\n\tmutex_init(\&qp->send_mutex);/; s/^\t\tqp->tx_ctx.in_syscall = [01];/\t\tif (two_senders)\n\t&/' siw_verbs.c
+sed -i 's/^int siw_qp_sq_process(/static int siw_qp_sq_process_alone(/; s/^\tif (rv < (int)hdr_len) {/\tif (two_senders \&\& c_tx->in_syscall \&\& rv < (int)(hdr_len + data_len + trl_len))\n\t\tmsleep(two_senders);\n&/; s/^#include <linux\/errno.h>/#include <linux\/delay.h>\n&/' siw_qp_tx.c
+cat >> siw_qp_tx.c <<'END'
+
+int siw_qp_sq_process(struct siw_qp *qp)
+{
+	int rv = 0;
+
+	if (two_senders)
+		return siw_qp_sq_process_alone(qp);
+	mutex_lock(&qp->send_mutex);
+	qp->tx_ctx.in_syscall = !(current->flags & PF_KTHREAD);
+	if (tx_wqe(qp)->wr_status != SIW_WR_IDLE) /* the other thread has not sent it */
+		rv = siw_qp_sq_process_alone(qp);
+	mutex_unlock(&qp->send_mutex);
+	return rv;
+}
+END
+[ "$(cat siw.h siw_verbs.c siw_qp_tx.c | grep -cE 'extern int two_senders|struct mutex send_mutex|mutex_init\(&qp->send_mutex|if \(two_senders\)|static int siw_qp_sq_process_alone|msleep')" = 8 ] || { echo "siw's sending is not where it was; see siw_qp_tx.c and siw_post_send" >&2; exit 1; }
+[ "$(grep -c '^module_param' siw_main.c)" = 9 ] || { echo "siw's settings are not where they were; see siw_main.c" >&2; exit 1; }
 sed -i 's/obj-\$(CONFIG_RDMA_SIW)/obj-m/' Makefile
 make -s -C "$tree" M="$PWD" -j"$(nproc)" modules >"$work/siw.log" 2>&1 || { tail -20 "$work/siw.log" >&2; exit 1; }
 

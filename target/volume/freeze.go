@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -177,6 +178,9 @@ type Carried struct {
 	// Unsaved says that a loss of power may bring up another state file than the one that is there, so that
 	// the next change is saved even if it need not be kept.
 	Unsaved bool `json:"unsaved,omitempty"`
+	// Marks are the bad blocks where they are others than those of the state file: after Unsaved they may be
+	// in it when power has been lost, and only a write of a block that is known to be marked saves that it is not.
+	Marks marks `json:"uncorrectable,omitempty"`
 }
 
 // Carry returns what goes with a volume. Preconditions: it is frozen.
@@ -190,11 +194,15 @@ func Carry(v *Volume) (Carried, error) {
 	rewrites, err := v.Rewriter.carry()
 	v.state.mu.Lock()
 	defer v.state.mu.Unlock()
-	return Carried{
+	c := Carried{
 		Epoch: v.Epoch(), VolatileWrites: v.WriteCache(), WriteProtected: v.Gates()&WriteProtected != 0,
 		Ejected: v.dev != nil && v.Gates()&NoMedium != 0, Reservations: b, Rewrites: rewrites,
 		Unsaved: v.state.unsaved,
-	}, err
+	}
+	if m := v.marksNow(); !slices.Equal(m, v.state.kept.Marks) {
+		c.Marks = m
+	}
+	return c, err
 }
 
 // Check says what in c no process of ours has carried.
@@ -253,5 +261,8 @@ func (g *goingOn) begin(v *Volume) {
 	}
 	v.state.mu.Lock()
 	v.state.unsaved = g.Unsaved // not saved here: the other process may still go on with the file
+	if g.Marks != nil {
+		v.publishMarks(g.Marks)
+	}
 	v.state.mu.Unlock()
 }

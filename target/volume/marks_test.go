@@ -300,23 +300,47 @@ func TestMarksOfCopies(t *testing.T) {
 	}
 }
 
-// TestMarksGoAlong: the process that goes on with the volumes has the marks.
+// TestMarksGoAlong: the process that goes on with the volumes has the marks, those as well that a loss
+// of power may bring up though they could not be saved: a write saves that its blocks are not marked.
 func TestMarksGoAlong(t *testing.T) {
-	cfg := Config{Device: newDevice(t, "along"), StateDir: t.TempDir()}
-	was := serve(t, new(Registry), cfg, "v")
-	if err := errors.Join(was.v.MarkBad(512, 512), was.reg.Freeze(t.Context())); err != nil {
-		t.Fatal(err)
-	}
-	k, err := Carry(was.v)
-	if err != nil {
-		t.Fatal(err)
-	}
-	reg := new(Registry)
-	if err := reg.Expect(cfg.Device.Info().ID, k); err != nil {
-		t.Fatal(err)
-	}
-	if now := serve(t, reg, cfg, "v"); now.v.readable(512, 512) == nil || now.v.Marked() != 512 {
-		t.Error("it has not")
+	dir := durable.SyncDir
+	t.Cleanup(func() { durable.SyncDir = dir })
+	for _, uncertain := range []bool{false, true} {
+		cfg := Config{Device: newDevice(t, fmt.Sprint("along ", uncertain)), StateDir: t.TempDir()}
+		was := serve(t, new(Registry), cfg, "v")
+		if uncertain {
+			durable.SyncDir = func(string) error { return errStep }
+		}
+		if err := was.v.MarkBad(512, 512); errors.Is(err, errStep) != uncertain {
+			t.Fatal(err)
+		}
+		durable.SyncDir = dir
+		if err := was.reg.Freeze(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		k, err := Carry(was.v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := json.Marshal(k)
+		var came Carried
+		if err != nil || json.Unmarshal(b, &came) != nil {
+			t.Fatal(err)
+		}
+		reg := new(Registry)
+		if err := reg.Expect(cfg.Device.Info().ID, came); err != nil {
+			t.Fatal(err)
+		}
+		now := serve(t, reg, cfg, "v")
+		if now.v.readable(512, 512) == nil || now.v.Marked() != 512 {
+			t.Errorf("uncertain %v: it has not", uncertain)
+		}
+		if err := now.v.WriteAt(make([]byte, 512), 512, nil); err != nil || now.v.Marked() != 0 {
+			t.Error(err)
+		}
+		if _, err := os.Stat(now.v.state.file(".json")); err != nil {
+			t.Errorf("uncertain %v: the write has saved nothing: %v", uncertain, err)
+		}
 	}
 }
 

@@ -20,21 +20,21 @@ func (r flushRequest) start() {
 	})
 }
 
-// all is Flush for every namespace. It belongs to none, so it has a goroutine of
+// all is Flush for every namespace, each of which is asked as for a Flush of its own; those that
+// refuse do not keep the others from it. It belongs to none, so it has a goroutine of
 // its own; no more of them than commands can be there.
 func (r flushRequest) all() {
+	r.row = &ioTable[nvme.OpFlush]
 	l := r.q.ctrl.sub.list()
 	go func() {
 		s := nvme.Success
 		for _, n := range l {
-			if st := r.q.ctrl.access(n).Status(); st != nvme.Success {
-				s = st
-				continue
-			}
 			if !n.place.Use() {
 				continue
 			}
-			if err := n.dev.Flush(); err != nil {
+			if st := r.forbiddenBy(n); st != nvme.Success {
+				s = st
+			} else if err := n.dev.Flush(); err != nil {
 				n.vol.Counters.CountError(err, volume.Writing)
 				s = n.tell(err, errStatus(err, volume.Writing))
 			}

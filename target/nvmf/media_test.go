@@ -368,6 +368,11 @@ func TestWriteProtect(t *testing.T) {
 	if err := h.sanitize(uint32(nvme.SanitizeOverwrite), 0); !errors.Is(err, conflict) {
 		t.Errorf("sanitize against a reservation: %v", err)
 	}
+	for _, nsid := range []uint32{1, nvme.NSIDAll} {
+		if _, err := h.io[0].do(sqe(func(s *nvme.SQE) { s.Init(nvme.OpFlush, nsid) }), nil, nil); !errors.Is(err, conflict) {
+			t.Errorf("Flush of %#x against a reservation: %v", nsid, err)
+		}
+	}
 }
 
 // stop ends the target, as a restart begins.

@@ -424,6 +424,13 @@ func TestHangup(t *testing.T) {
 		t.Errorf("an empty file: exit %d, serves %s\n%s", code, b.luns(), out)
 	}
 	hup(reloadBase, func() bool { return strings.Contains(b.luns(), "a1=file") })
+
+	b.write(strings.NewReplacer("{lun: 0, volume: keep}, {lun: 1, volume: file}, {lun: 2, volume: late}", "", "{lun: 0, volume: pub, read_only: true}", "").Replace(reloadBase))
+	for _, flags := range [][]string{{"--dry-run"}, {}, {"--json"}} {
+		if code, out := b.reload(flags...); code != 0 || strings.Count(out, "warning: no volume is served") != 1 {
+			t.Errorf("reload %v of a file without a LUN: exit %d\n%s", flags, code, out)
+		}
+	}
 }
 
 // Without a file SIGHUP means that the terminal is gone.

@@ -393,13 +393,13 @@ func (a *app) setAccess(node string, number, group uint16, s scsi.AccessState) e
 	return a.srv.SetAccessState(node, number, group, s)
 }
 
-func (a *app) reload(ctx context.Context, dry bool) ([]admin.Change, error) {
-	changes, err := a.reg.Reload(ctx, dry)
+func (a *app) reload(ctx context.Context, dry bool) ([]admin.Change, []string, error) {
+	changes, warnings, err := a.reg.Reload(ctx, dry)
 	if file, ok := errors.AsType[*registry.FileError](err); ok {
-		return nil, &admin.FileError{Message: file.Error()}
+		return nil, nil, &admin.FileError{Message: file.Error()}
 	}
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if !dry {
 		spareProcessors(a.reg.Volumes())
@@ -408,5 +408,5 @@ func (a *app) reload(ctx context.Context, dry bool) ([]admin.Change, error) {
 	for i, c := range changes {
 		all[i] = admin.Change(c)
 	}
-	return all, nil
+	return all, warnings, nil
 }

@@ -72,7 +72,8 @@ func (a *app) reloadOnce(ctx context.Context) ([]admin.Change, error) {
 		return nil, err
 	}
 	defer leave()
-	return a.reload(ctx, false)
+	changes, _, err := a.reload(ctx, false) // the log has the warnings
+	return changes, err
 }
 
 // endings delivers the signals that end serve: beside the context, which they cancel

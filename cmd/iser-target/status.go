@@ -125,12 +125,15 @@ tells the log.`,
 		Args: exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return s.ask(cmd.Context(), func(ctx context.Context, c *admin.Client) error {
-				changes, err := c.Reload(ctx, dry)
+				changes, warnings, err := c.Reload(ctx, dry)
 				if _, mistakes := errors.AsType[*admin.FileError](err); mistakes {
 					return exit(exitUsage, err)
 				}
 				if err != nil {
 					return err
+				}
+				for _, w := range warnings {
+					fmt.Fprintln(cmd.ErrOrStderr(), "warning:", w)
 				}
 				if asJSON {
 					err = printJSON(cmd.OutOrStdout(), changes)

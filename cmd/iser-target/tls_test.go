@@ -268,7 +268,7 @@ func TestTLSReload(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer lun.Close()
-	if code, out := b.reload(); code != 0 || strings.Contains(out, "TLS") {
+	if code, out := b.reload(); code != 0 || strings.Contains(out, "TLS of portal") {
 		t.Fatalf("nothing has changed: exit %d, %s", code, out)
 	}
 	if err := os.WriteFile(filepath.Join(b.dir, "server.pem"), []byte("rubbish"), 0o600); err != nil {

@@ -55,11 +55,11 @@ func start(t *testing.T) (*Client, *[]string, string) {
 		RemoveNamespace: func(_ context.Context, nqn string, id uint32) error {
 			return note(fmt.Sprintf("remove %s %d", nqn, id), nil)
 		},
-		Reload: func(_ context.Context, dry bool) ([]Change, error) {
+		Reload: func(_ context.Context, dry bool) ([]Change, []string, error) {
 			if dry {
-				return []Change{{Action: "add", Object: "x"}}, nil
+				return []Change{{Action: "add", Object: "x"}}, []string{"the \"first\"\nof ¼", "second"}, nil
 			}
-			return nil, note("reload", errors.New("line 3: no"))
+			return nil, nil, note("reload", errors.New("line 3: no"))
 		},
 		LVM: LVM{
 			Groups: func() []VolumeGroup { return []VolumeGroup{{Name: "vg0", Devices: []string{"/a"}}} },
@@ -149,10 +149,10 @@ func TestRoundTrip(t *testing.T) {
 	if err := c.Kill(ctx, 9); err == nil || err.Error() != "there is no session 9" {
 		t.Errorf("an error of the target arrives as %v", err)
 	}
-	if ch, err := c.Reload(ctx, true); err != nil || len(ch) != 1 || ch[0].Object != "x" {
-		t.Errorf("reload, dry: %v, %v", ch, err)
+	if ch, w, err := c.Reload(ctx, true); err != nil || len(ch) != 1 || ch[0].Object != "x" || !slices.Equal(w, []string{"the \"first\"\nof ¼", "second"}) {
+		t.Errorf("reload, dry: %v, %q, %v", ch, w, err)
 	}
-	if _, err := c.Reload(ctx, false); err == nil || err.Error() != "line 3: no" {
+	if _, _, err := c.Reload(ctx, false); err == nil || err.Error() != "line 3: no" {
 		t.Errorf("reload: %v", err)
 	}
 	fi, err := os.Stat(path)
@@ -365,12 +365,12 @@ func TestGivenUp(t *testing.T) {
 // A reload has a limit whatever its client has.
 func TestReloadEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := Handler(Backend{Reload: func(ctx context.Context, _ bool) ([]Change, error) {
+		h := Handler(Backend{Reload: func(ctx context.Context, _ bool) ([]Change, []string, error) {
 			select {
 			case <-ctx.Done():
-				return []Change{{Object: "x", Error: "storage has not answered yet"}}, nil
+				return []Change{{Object: "x", Error: "storage has not answered yet"}}, nil, nil
 			case <-time.After(time.Hour):
-				return nil, nil
+				return nil, nil, nil
 			}
 		}})
 		w := httptest.NewRecorder()

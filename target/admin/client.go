@@ -94,14 +94,20 @@ func (c *Client) SetAccess(ctx context.Context, iqn string, lun uint16, r Access
 }
 
 // Reload makes the target agree with its configuration file, or, with dry, asks
-// what that would change. A file with mistakes is a FileError.
-func (c *Client) Reload(ctx context.Context, dry bool) (changes []Change, err error) {
+// what that would change, and returns the warnings that the configuration has. A file with
+// mistakes is a FileError.
+func (c *Client) Reload(ctx context.Context, dry bool) (changes []Change, warnings []string, err error) {
 	path := "/v1/reload"
 	if dry {
 		path += "?dry"
 	}
-	err = c.do(ctx, http.MethodPost, path, nil, &changes)
-	return changes, err
+	head, err := c.ask(ctx, http.MethodPost, path, nil, &changes)
+	for _, h := range head.Values(warningHeader) {
+		if w, err := strconv.Unquote(strings.TrimPrefix(h, warningPrefix)); err == nil {
+			warnings = append(warnings, w)
+		}
+	}
+	return changes, warnings, err
 }
 
 // ResizeVolume changes the size of a volume, bytes, wherever it is served.
@@ -162,30 +168,36 @@ func (c *Client) unanswered(ctx context.Context, err error) error {
 // do asks the admin socket: in goes out as JSON, what comes back is read into out.
 // Errors of the target are its words.
 func (c *Client) do(ctx context.Context, method, path string, in, out any) error {
+	_, err := c.ask(ctx, method, path, in, out)
+	return err
+}
+
+// ask is do that returns the head of an answer that is a success.
+func (c *Client) ask(ctx context.Context, method, path string, in, out any) (http.Header, error) {
 	var body io.Reader
 	if in != nil {
 		b, err := json.Marshal(in)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		body = bytes.NewReader(b)
 	}
 	req, err := http.NewRequestWithContext(ctx, method, "http://iser-target"+path, body)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {
-		return c.unanswered(ctx, err)
+		return nil, c.unanswered(ctx, err)
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode >= 300 {
-		return refusal(resp)
+		return nil, refusal(resp)
 	}
 	if out == nil {
-		return nil
+		return resp.Header, nil
 	}
-	return json.NewDecoder(resp.Body).Decode(out)
+	return resp.Header, json.NewDecoder(resp.Body).Decode(out)
 }
 
 // refusal is what an answer that is not a success says.

@@ -62,6 +62,12 @@ type Change struct {
 	Error  string `json:"error,omitempty"` // why it is not done
 }
 
+// Warnings go along with an answer, each in a header (RFC 7234 §5.5: 299 is any other persistent warning).
+const (
+	warningHeader = "Warning"
+	warningPrefix = "299 - "
+)
+
 // Error is the body of an answer that is not a success.
 type Error struct {
 	Message string `json:"error"`
@@ -94,8 +100,9 @@ type Backend struct {
 	Promote func(ctx context.Context, name string) error
 	Demote  func(ctx context.Context, name string) error
 	// Reload makes what is served agree with the configuration file, or, with dry,
-	// only tells what that would change. A file with mistakes is a FileError.
-	Reload func(ctx context.Context, dry bool) ([]Change, error)
+	// only tells what that would change, and returns the warnings that the configuration has. A file
+	// with mistakes is a FileError.
+	Reload func(ctx context.Context, dry bool) (changes []Change, warnings []string, err error)
 	LVM    LVM
 	// Log is told who has asked for what, see audit.go; nil: nobody is.
 	Log *zap.Logger
@@ -162,10 +169,13 @@ func Handler(b Backend) http.Handler {
 	mux.HandleFunc("POST /v1/reload", func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(r.Context(), reloadPatience)
 		defer cancel()
-		changes, err := b.Reload(ctx, r.URL.Query().Has("dry"))
+		changes, warnings, err := b.Reload(ctx, r.URL.Query().Has("dry"))
 		if err != nil {
 			done(w, err)
 			return
+		}
+		for _, x := range warnings {
+			w.Header().Add(warningHeader, warningPrefix+strconv.QuoteToASCII(x))
 		}
 		answer(w, http.StatusOK, changes)
 	})

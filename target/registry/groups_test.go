@@ -889,7 +889,7 @@ func TestReloadActiveGroup(t *testing.T) {
 		t.Fatal(err)
 	}
 	a.load = func() (*config.Config, error) { return config.Load(file) }
-	changes, err := a.Reload(t.Context(), false)
+	changes, _, err := a.Reload(t.Context(), false)
 	if err != nil || len(changes) != 2 || changes[0].Error+changes[1].Error != "" {
 		t.Fatalf("%+v, %v", changes, err)
 	}

@@ -127,7 +127,7 @@ func TestRemoveWhatCouldNotBeServed(t *testing.T) {
 		t.Errorf("what could not be added by hand either: %v", err)
 	}
 	b.storage.breakDown("sick", nil)
-	if _, err := b.Reload(t.Context(), false); err != nil || b.size(0) != 1<<20 || !strings.Contains(b.spaces(), "1=sick") {
+	if _, _, err := b.Reload(t.Context(), false); err != nil || b.size(0) != 1<<20 || !strings.Contains(b.spaces(), "1=sick") {
 		t.Errorf("after a reload: %v, the LUN has %d bytes, namespaces are %s", err, b.size(0), b.spaces())
 	}
 }
@@ -209,7 +209,7 @@ func TestStatusOfWhatAReloadCannotBring(t *testing.T) {
 		"namespaces: [", "namespaces: [{nsid: 3, volume: y, ana_groups: [{group: 7, state: inaccessible}]}, ",
 		"targets:", "  - {name: x, type: memory, size: 1MiB}\n  - {name: y, type: memory, size: 1MiB}\ntargets:",
 		`[{listen: "127.0.0.1:0"}]`, `[{listen: "127.0.0.1:0"}, {listen: "127.0.0.2:0", group: 7}]`).Replace(withSubsystems()))
-	if _, err := b.Reload(t.Context(), false); err != nil {
+	if _, _, err := b.Reload(t.Context(), false); err != nil {
 		t.Fatal(err)
 	}
 	st := b.Status()

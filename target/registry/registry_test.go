@@ -204,7 +204,7 @@ func (b *bed) impatient() []string {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(b.t.Context(), time.Second)
 	defer cancel()
-	changes, err := b.Reload(ctx, false)
+	changes, _, err := b.Reload(ctx, false)
 	if err != nil {
 		b.t.Error(err)
 	}
@@ -278,7 +278,7 @@ func TestReloadDuringAStalledStart(t *testing.T) {
 		defer answer()
 		left := make(chan []Change, 1)
 		go func() {
-			changes, err := b.Reload(t.Context(), false)
+			changes, _, err := b.Reload(t.Context(), false)
 			if err != nil {
 				t.Error(err)
 			}
@@ -295,7 +295,7 @@ func TestReloadDuringAStalledStart(t *testing.T) {
 		if b.size(0) != 1<<20 || !strings.Contains(b.spaces(), "1=sick") {
 			t.Errorf("in the end the LUN has %d bytes, namespaces are %s", b.size(0), b.spaces())
 		}
-		if changes, err := b.Reload(t.Context(), false); err != nil || len(changes) > 0 {
+		if changes, _, err := b.Reload(t.Context(), false); err != nil || len(changes) > 0 {
 			t.Errorf("afterwards: %v, %v", changes, err)
 		}
 	})
@@ -346,7 +346,7 @@ func TestRemovedByHandDuringAStalledStart(t *testing.T) {
 		if b.size(0) != 0 || strings.Contains(b.spaces(), "sick") || b.storage.openings("sick") != b.storage.closings("sick") {
 			t.Errorf("the LUN has %d bytes, namespaces are %s; opened %d times, closed %d", b.size(0), b.spaces(), b.storage.openings("sick"), b.storage.closings("sick"))
 		}
-		if _, err := b.Reload(t.Context(), false); err != nil || b.size(0) != 1<<20 || !strings.Contains(b.spaces(), "1=sick") {
+		if _, _, err := b.Reload(t.Context(), false); err != nil || b.size(0) != 1<<20 || !strings.Contains(b.spaces(), "1=sick") {
 			t.Errorf("after a reload: %v, the LUN has %d bytes, namespaces are %s", err, b.size(0), b.spaces())
 		}
 	})
@@ -425,7 +425,7 @@ func TestStalledResize(t *testing.T) {
 		if b.size(0) != 2<<20 || b.Busy() != "" {
 			t.Errorf("in the end the volume has %d bytes, and storage is busy with %q", b.size(0), b.Busy())
 		}
-		if changes, err := b.Reload(t.Context(), false); err != nil || len(changes) > 0 {
+		if changes, _, err := b.Reload(t.Context(), false); err != nil || len(changes) > 0 {
 			t.Errorf("afterwards: %v, %v", changes, err)
 		}
 	})
@@ -444,7 +444,7 @@ func TestStalledReload(t *testing.T) {
 			go func() {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 				defer cancel()
-				_, err := b.Reload(ctx, false)
+				_, _, err := b.Reload(ctx, false)
 				ended <- err
 			}()
 		}
@@ -464,7 +464,7 @@ func TestStalledReload(t *testing.T) {
 		if b.size(0) != 1<<20 {
 			t.Error("a reload that nobody waits for has changed something")
 		}
-		if changes, err := b.Reload(t.Context(), false); err != nil || len(changes) != 1 || b.size(0) != 0 {
+		if changes, _, err := b.Reload(t.Context(), false); err != nil || len(changes) != 1 || b.size(0) != 0 {
 			t.Errorf("the next one: %v, %v", changes, err)
 		}
 	})
@@ -478,12 +478,12 @@ func TestStalledClosing(t *testing.T) {
 		defer answer()
 		text := strings.NewReplacer("targets:", "  - {name: third, type: memory, size: 1MiB}\ntargets:", "{lun: 0, volume: sick}", "{lun: 2, volume: third}").Replace(base)
 		b.write(text)
-		changes, err := b.Reload(t.Context(), false)
+		changes, _, err := b.Reload(t.Context(), false)
 		if err != nil || len(changes) != 2 || !strings.Contains(changes[0].Error, "volume sick: storage has not closed it yet") || changes[1].Error != "" || b.size(2) != 1<<20 {
 			t.Errorf("%+v, %v; the volume that came has %d bytes", changes, err, b.size(2))
 		}
 		b.write(strings.Replace(text, "well, type: memory, size: 1MiB", "well, type: memory, size: 2MiB", 1))
-		if changes, err := b.Reload(t.Context(), false); err != nil || len(changes) != 1 || changes[0].Error != "" {
+		if changes, _, err := b.Reload(t.Context(), false); err != nil || len(changes) != 1 || changes[0].Error != "" {
 			t.Errorf("the next time: %+v, %v", changes, err)
 		}
 		if busy := b.Busy(); busy != "closing volume sick" {
@@ -622,11 +622,11 @@ func TestReloadSubsystems(t *testing.T) {
 	reload := func(text, changes, serves string) {
 		t.Helper()
 		b.write(text)
-		dry, err := b.Reload(t.Context(), true)
+		dry, _, err := b.Reload(t.Context(), true)
 		if err != nil {
 			t.Fatal(err)
 		}
-		done, err := b.Reload(t.Context(), false)
+		done, _, err := b.Reload(t.Context(), false)
 		if err != nil || !reflect.DeepEqual(dry, done) {
 			t.Errorf("%v; foreseen %v, done %v", err, dry, done)
 		}
@@ -640,7 +640,7 @@ func TestReloadSubsystems(t *testing.T) {
 		if s := b.spaces(); s != serves {
 			t.Errorf("serves %s\nwant   %s", s, serves)
 		}
-		if again, err := b.Reload(t.Context(), false); err != nil || len(again) > 0 {
+		if again, _, err := b.Reload(t.Context(), false); err != nil || len(again) > 0 {
 			t.Errorf("once more: %v, %v", again, err)
 		}
 	}
@@ -708,7 +708,7 @@ func TestNamespaceByHand(t *testing.T) {
 			t.Errorf("served as %q", v.Served)
 		}
 	}
-	if changes, err := b.Reload(t.Context(), false); err != nil || len(changes) > 0 {
+	if changes, _, err := b.Reload(t.Context(), false); err != nil || len(changes) > 0 {
 		t.Errorf("%v, %v", changes, err)
 	}
 	if err := b.RemoveNamespace(t.Context(), s, 2); err != nil || b.storage.closings("solo") != 1 {
@@ -717,7 +717,7 @@ func TestNamespaceByHand(t *testing.T) {
 	if x := b.Status().Subsystems[0].Namespaces[1]; x.NSID != 2 || !strings.Contains(x.Error, "reload") {
 		t.Errorf("status does not tell what is missing: %+v", x)
 	}
-	if changes, err := b.Reload(t.Context(), false); err != nil || len(changes) != 1 || !strings.Contains(b.spaces(), "s2=solo") {
+	if changes, _, err := b.Reload(t.Context(), false); err != nil || len(changes) != 1 || !strings.Contains(b.spaces(), "s2=solo") {
 		t.Errorf("%v, %v", changes, err)
 	}
 }
@@ -776,7 +776,7 @@ func TestByHandBecomesConfigured(t *testing.T) {
 			t.Error(left)
 		}
 	}
-	if changes, err := b.Reload(t.Context(), false); err != nil || len(changes) > 0 {
+	if changes, _, err := b.Reload(t.Context(), false); err != nil || len(changes) > 0 {
 		t.Errorf("a reload that finds nothing to do: %v, %v", changes, err)
 	}
 }
@@ -836,7 +836,7 @@ func TestNamesOfTargetsInCapitals(t *testing.T) {
 	if err := b.RemoveLUN(t.Context(), loud, 1); err != nil || b.storage.closings("well") != 1 {
 		t.Errorf("%v; closed %d times", err, b.storage.closings("well"))
 	}
-	if changes, err := b.Reload(t.Context(), false); err != nil || len(changes) != 1 || b.size(1) == 0 {
+	if changes, _, err := b.Reload(t.Context(), false); err != nil || len(changes) != 1 || b.size(1) == 0 {
 		t.Errorf("a reload does not bring it back: %v, %v", changes, err)
 	}
 }

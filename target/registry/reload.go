@@ -37,44 +37,46 @@ func (e *FileError) Unwrap() error { return e.Err }
 // been done: longer than it waits for the end of a volume.
 const reloadPatience = closePatience + time.Second
 
-// Reload applies the file, or with dry only tells what would be done. A file with mistakes is a [FileError]. What storage has not
+// Reload applies the file, or with dry only tells what would be done, and returns the warnings that the
+// configuration has. A file with mistakes is a [FileError]. What storage has not
 // done when ctx ends is reported as such, and goes on.
-func (r *Registry) Reload(ctx context.Context, dry bool) ([]Change, error) {
+func (r *Registry) Reload(ctx context.Context, dry bool) ([]Change, []string, error) {
 	select {
 	case r.reloading <- struct{}{}:
 	case <-ctx.Done():
-		return nil, fmt.Errorf("another reload has not ended: %w", ctx.Err())
+		return nil, nil, fmt.Errorf("another reload has not ended: %w", ctx.Err())
 	}
 	type outcome struct {
-		changes []Change
-		err     error
+		changes  []Change
+		warnings []string
+		err      error
 	}
 	done := make(chan outcome, 1)
 	go func() {
 		defer func() { <-r.reloading }()
-		changes, err := r.reload(ctx, dry)
+		changes, warnings, err := r.reload(ctx, dry)
 		if !dry {
 			r.reloads.note(changes, err)
 		}
-		done <- outcome{changes, err}
+		done <- outcome{changes, warnings, err}
 	}()
 	select {
 	case o := <-done:
-		return o.changes, o.err
+		return o.changes, o.warnings, o.err
 	case <-ctx.Done():
 	}
 	select {
 	case o := <-done:
-		return o.changes, o.err
+		return o.changes, o.warnings, o.err
 	case <-time.After(reloadPatience):
-		return nil, fmt.Errorf("the storage of the file, or of a volume, does not answer; further reloads wait until it does: %w", ctx.Err())
+		return nil, nil, fmt.Errorf("the storage of the file, or of a volume, does not answer; further reloads wait until it does: %w", ctx.Err())
 	}
 }
 
 // reload is Reload for a caller that has its turn.
-func (r *Registry) reload(ctx context.Context, dry bool) ([]Change, error) {
+func (r *Registry) reload(ctx context.Context, dry bool) ([]Change, []string, error) {
 	if r.load == nil {
-		return nil, errNoFile
+		return nil, nil, errNoFile
 	}
 	next, err := r.load()
 	if err == nil && len(next.Targets)+len(next.Subsystems) == 0 {
@@ -84,16 +86,17 @@ func (r *Registry) reload(ctx context.Context, dry bool) ([]Change, error) {
 		err = Check(next)
 	}
 	if err == nil && ctx.Err() != nil { // nobody waits any more, and a handover may be under way
-		return nil, fmt.Errorf("nothing is changed, because reading the file has taken too long: %w", ctx.Err())
+		return nil, nil, fmt.Errorf("nothing is changed, because reading the file has taken too long: %w", ctx.Err())
 	}
 	if err != nil {
-		return nil, &FileError{err}
+		return nil, nil, &FileError{err}
 	}
+	warnings := next.Warnings()
 	steps := plan(&planning{common: r.common, groups: r.groups, mapping: r.mapping, old: r.config(), next: next}, r.setLevel)
 	if dry {
 		foresee(ctx, r.stores, r.groups, steps)
 	} else {
-		for _, w := range next.Warnings() {
+		for _, w := range warnings {
 			r.log.Warn(w)
 		}
 		r.apply(ctx, steps, running(r.config(), next))
@@ -109,7 +112,7 @@ func (r *Registry) reload(ctx context.Context, dry bool) ([]Change, error) {
 	for _, s := range steps {
 		changes = append(changes, s.Change)
 	}
-	return changes, nil
+	return changes, warnings, nil
 }
 
 // running is a copy of next with the settings that stay as old has them until the next

@@ -1,10 +1,6 @@
 package config
 
-import (
-	"strconv"
-
-	"softiser/internal/sizeflag"
-)
+import "softiser/internal/sizeflag"
 
 // Size is a number of bytes that people write with a unit.
 type Size int64
@@ -19,18 +15,7 @@ func ParseSize(s string) (Size, error) {
 }
 
 // String prints the shortest exact form: 1GiB, 1536MiB, 1000B.
-func (s Size) String() string {
-	if s == 0 {
-		return "0"
-	}
-	units := []string{"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"}
-	n, u := int64(s), 0
-	for n%1024 == 0 && u < len(units)-1 {
-		n /= 1024
-		u++
-	}
-	return strconv.FormatInt(n, 10) + units[u]
-}
+func (s Size) String() string { return sizeflag.Text(int64(s)) }
 
 // MarshalText makes JSON and flags print sizes as people write them.
 func (s Size) MarshalText() ([]byte, error) { return []byte(s.String()), nil }

@@ -56,6 +56,19 @@ func Parse(s string) (int64, error) {
 	return n.Num().Int64(), nil
 }
 
+// Text is the shortest exact form of a size for messages, which Parse reads: 1GiB, 1536MiB, 1000B.
+func Text(n int64) string {
+	if n == 0 {
+		return "0"
+	}
+	names, u := [...]string{"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"}, 0
+	for n%1024 == 0 && u < len(names)-1 {
+		n /= 1024
+		u++
+	}
+	return strconv.FormatInt(n, 10) + names[u]
+}
+
 // units in small letters, in bytes.
 var units = map[string]int64{
 	"b":  1,

@@ -175,7 +175,7 @@ func (s *volumes) resize(ctx context.Context, o *openVolume, size int64) error {
 	defer end()
 	defer s.asked.during("resizing volume " + name)()
 	if err := dev.Resize(size); err != nil {
-		return fmt.Errorf("volume %s: resize to %d bytes: %w", name, size, err)
+		return fmt.Errorf("volume %s: resize to %s: %w", name, config.Size(size), err)
 	}
 	s.log.Info("volume resized", zap.String("volume", name), zap.Int64("bytes", size))
 	return nil

@@ -8,6 +8,7 @@ import (
 	"github.com/dustin/go-humanize/english"
 
 	"softiser/blockdev"
+	"softiser/internal/sizeflag"
 )
 
 // Resize implements blockdev.Resizer. Growing is bounded by the room that was
@@ -35,7 +36,7 @@ func (v *Volume) resize(n int64) error {
 	}
 	old := v.size.Load()
 	if n > int64(len(v.mem)) {
-		return fmt.Errorf("blockdev: %s can grow to %d bytes while it is open; close and reopen it to reach %d", v.cfg.Path, len(v.mem), n)
+		return fmt.Errorf("blockdev: %s can grow to %s while it is open; close and reopen it to reach %s", v.cfg.Path, sizeflag.Text(int64(len(v.mem))), sizeflag.Text(n))
 	}
 	// A store that somebody has shortened would read as zeroes where data was lost.
 	if err := v.truncated(0, min(n, old)); err != nil {

@@ -41,7 +41,7 @@ const exitHelp = `Exit codes:
   3  verify: the contents differ
   4  the connection could not be made, or was lost for good
   5  the target refused the login
-  6  reserve: a reservation or a registration of somebody else is in the way
+  6  a reservation or a registration of somebody else is in the way
   8  time-out
  21  nothing found (discover), or no such target or LUN
  24  authentication or authorization failed
@@ -129,6 +129,8 @@ func exitCode(err error) int {
 		return other.Code
 	case callerr.Is(err), errors.As(err, &ce), errors.As(err, &ue):
 		return exitUsage
+	case errors.Is(err, blockio.ErrReservation):
+		return exitConflict
 	case errors.As(err, &le):
 		switch le.Status {
 		case iscsi.LoginAuthFailure, iscsi.LoginForbidden:

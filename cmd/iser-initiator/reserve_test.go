@@ -2,6 +2,8 @@ package main
 
 import (
 	"encoding/json"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -67,6 +69,14 @@ func TestReserve(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	conflict(scsi("release", "--key=0xabc", "--type=exclusive-access"))
+	file := filepath.Join(t.TempDir(), "block")
+	if err := os.WriteFile(file, make([]byte, 4096), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, url := range []string{lun, ns} {
+		conflict([]string{"write", url, file})
+		conflict([]string{"read", url, file + ".read"})
+	}
 	must(t, scsi("register", "--new-key=7", "--ignore-key")...)
 	must(t, scsi("register", "--new-key=8", "--ignore-key")...)
 	must(t, nvme("register", "--new-key=9", "--ignore-key")...)

@@ -214,7 +214,7 @@ func (o *Options) Open(ctx context.Context, url string, t Tuning) (blockio.Volum
 	}
 	mp.After, left = t.After, nil
 	// A path's own events come before the volume has drawn its conclusions from them.
-	mp.OnEvent = also(func(s string) { o.tell(s) }, t.Changed)
+	mp.OnEvent, mp.Changed = o.tell, t.Changed
 	mp.Cache = t.Cache
 	v, err := multipath.Open(ctx, mp)
 	if err != nil {

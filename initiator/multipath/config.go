@@ -94,8 +94,11 @@ type Config struct {
 	// has ended: no other path logs in before.
 	After <-chan struct{}
 	// OnEvent, when set, is told what happens to paths, one line each, one at a time and in the
-	// order in which it comes about. It must not block.
+	// order in which it comes about; that a path is there at the start is no news. It must not block.
 	OnEvent func(string)
+	// Changed, when set, is called after each event, and when what a path is good for is known for the
+	// first time. It must not block.
+	Changed func()
 }
 
 // FailFast as Config.NoPathRetry has requests fail while there is no path.

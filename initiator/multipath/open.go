@@ -35,12 +35,13 @@ func Open(ctx context.Context, cfg Config) (*Volume, error) {
 
 // newVolume makes a volume of which no path has been opened. cfg has its defaults.
 func newVolume(cfg Config) *Volume {
-	v := &Volume{cfg: cfg, events: inorder.New(cfg.OnEvent), cache: cmp.Or(cfg.Cache, new(blockio.Cache)), changed: make(chan struct{})}
+	v := &Volume{cfg: cfg, cache: cmp.Or(cfg.Cache, new(blockio.Cache)), changed: make(chan struct{})}
+	v.events = inorder.New(v.tell)
 	v.ctx, v.cancel = context.WithCancel(context.Background())
 	v.waiters.New = newWaiter
 	v.active.Store(new([]*path))
 	for _, d := range cfg.Paths {
-		v.paths = append(v.paths, &path{v: v, dial: d, why: errOpening, wake: make(chan struct{}, 1), turn: make(chan struct{}, 1), carried: d.Carried, stands: true})
+		v.paths = append(v.paths, &path{v: v, dial: d, why: errOpening, unseen: true, wake: make(chan struct{}, 1), turn: make(chan struct{}, 1), carried: d.Carried, stands: true})
 	}
 	v.expire = time.AfterFunc(time.Hour, v.giveUp)
 	v.expire.Stop()

@@ -36,6 +36,7 @@ type path struct {
 	stands bool
 	why    error
 	untold bool      // that why keeps it from being opened
+	unseen bool      // nothing has been told of it, and it has not been up
 	lost   time.Time // when what is in limbo was lost
 	limbo  queue     // changes whose outcome is unknown, until the path is fenced
 	// fencing are those of limbo that the present attempt to fence the path is about. What is lost
@@ -216,6 +217,9 @@ func (p *path) set(now condition, why error) {
 	}
 	was, stoodBy := p.condition, p.standsByLocked()
 	switch {
+	case now.up && p.unseen:
+		p.unseen = false
+		v.events.Put(noNews)
 	case now.up && (!was.up || was.access != now.access):
 		v.eventLocked("%s: %v", p.dial.Name, now.access)
 	case was.up && !now.up:

@@ -58,9 +58,22 @@ var _ blockio.Volume = (*Volume)(nil)
 func (v *Volume) tellUnusedLocked() {
 	for _, p := range v.paths {
 		if p.untold && v.names != nil && !v.closed {
-			p.untold = false
+			p.untold, p.unseen = false, false
 			v.eventLocked("%s: not used: %v", p.dial.Name, p.why)
 		}
+	}
+}
+
+// noNews is an event of which Config.Changed is told alone.
+const noNews = ""
+
+// tell reports an event.
+func (v *Volume) tell(line string) {
+	if line != noNews && v.cfg.OnEvent != nil {
+		v.cfg.OnEvent(line)
+	}
+	if v.cfg.Changed != nil {
+		v.cfg.Changed()
 	}
 }
 

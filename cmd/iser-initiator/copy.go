@@ -125,7 +125,8 @@ func (f *copyFlags) read(cmd *cobra.Command, a []string) error {
 	defer s.prog.stop()
 	begun := time.Now()
 	take, finish := s.toFile(out)
-	if err := s.read(cmd.Context(), take); err != nil {
+	ctx := cmd.Context()
+	if err := s.read(ctx, func(p []byte) error { return orEnd(ctx, func() error { return take(p) }) }); err != nil {
 		return err
 	}
 	if err := finish(); err != nil {

@@ -167,6 +167,27 @@ func TestReadToTerminal(t *testing.T) {
 	ptytest.Expect(t, person, "what the volume holds")
 }
 
+// A pipe that is full, and that nobody reads, does not keep a read from its end.
+func TestReadToFullPipe(t *testing.T) {
+	reader, writer, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout := os.Stdout
+	os.Stdout = writer
+	t.Cleanup(func() { os.Stdout = stdout; reader.Close(); writer.Close() })
+	addr, _ := serve(t, 1<<20, "")
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		reader.Read(make([]byte, 1)) // it is being written; a pipe holds less than the volume
+		cancel()
+	}()
+	var out, errs bytes.Buffer
+	if code := execute(ctx, []string{"read", "iser://" + addr + "/" + testIQN + "/0", "-"}, &out, &errs); code == 0 || !strings.Contains(errs.String(), "interrupted") {
+		t.Errorf("exit %d, %s", code, &errs)
+	}
+}
+
 // A report that could not be written has not been made.
 func TestOutputCannotBeWritten(t *testing.T) {
 	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)

@@ -142,6 +142,19 @@ func (s *stream) toFile(f *os.File) (take func([]byte) error, finish func() erro
 	return take, finish
 }
 
+// orEnd is write, unless ctx ends first: a pipe that nobody reads does not hold up who has been told to end.
+// Then write may still be under way; what it uses is not touched any more.
+func orEnd(ctx context.Context, write func() error) error {
+	written := make(chan error, 1)
+	go func() { written <- write() }()
+	select {
+	case err := <-written:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
 // growsByHoles reports whether seeking forward in f and writing there leaves a
 // hole: not where every write goes to the end (O_APPEND, as of a shell's >>), nor
 // over what the file holds already.

@@ -288,6 +288,14 @@ func (as *activeSet) zeroNew(next *meta.VG, lv *meta.LV, n int64) error {
 	return nil
 }
 
+// usable refuses an lv, which is not active, that could not be used where its extents lie by next.
+func (as *activeSet) usable(next *meta.VG, lv *meta.LV) error {
+	if err := as.withTable(next, lv, func(*table.Device) error { return nil }); err != nil {
+		return fmt.Errorf("%s/%s: %w", next.Name, lv.Name, err)
+	}
+	return nil
+}
+
 // withTable runs f on the table that lv, which is not active, has by next.
 func (as *activeSet) withTable(next *meta.VG, lv *meta.LV, f func(*table.Device) error) error {
 	tmp := &node{id: lv.ID, name: lv.Name}

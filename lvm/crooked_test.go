@@ -47,6 +47,41 @@ func TestMoveToWhereNothingCanLie(t *testing.T) {
 	must(t, g.Close())
 }
 
+// TestCreateWhereNothingCanLie: no volume is made that nobody could use.
+func TestCreateWhereNothingCanLie(t *testing.T) {
+	_, g := crookedGroup(t)
+	there := []vg.Range{{PV: "pv1"}}
+	must(t, g.Create(CreateOptions{Name: "b", Extents: 43, From: []vg.Range{{PV: "pv0"}}}, "lvcreate")) // one extent is left there
+	for _, c := range []struct {
+		name   string
+		create func() error
+	}{
+		{"volume", func() error {
+			return g.Create(CreateOptions{Name: "volume", Extents: 1, From: there}, "lvcreate")
+		}},
+		{"dirty", func() error {
+			return g.Create(CreateOptions{Name: "dirty", Extents: 1, From: there, NoZero: true}, "lvcreate")
+		}},
+		{"readonly", func() error {
+			return g.Create(CreateOptions{Name: "readonly", Extents: 1, From: there, ReadOnly: true}, "lvcreate")
+		}},
+		{"snap", func() error {
+			return g.Snapshot(bg, SnapshotOptions{Origin: "a", Name: "snap", Extents: 1, From: there}, "lvcreate")
+		}},
+		{"pool", func() error {
+			return g.CreatePool(PoolOptions{Name: "pool", Extents: 1, MetaExtents: 1, From: there}, "lvcreate")
+		}},
+		{"data", func() error { // the metadata has its place on the other disk
+			return g.CreatePool(PoolOptions{Name: "data", Extents: 2, MetaExtents: 1, NoSpare: true}, "lvcreate")
+		}},
+	} {
+		if err := c.create(); err == nil || g.Metadata().LV(c.name) != nil {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+	must(t, g.Close())
+}
+
 // TestExtendToWhereNothingCanLie: a volume keeps its size where it could not be used with the new one, whether it is
 // in use or not.
 func TestExtendToWhereNothingCanLie(t *testing.T) {

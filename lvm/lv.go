@@ -69,10 +69,11 @@ func (g *Group) Create(o CreateOptions, why string) error {
 	lv.SetStatus("WRITE", !o.ReadOnly)
 	next.LVs = append(next.LVs, lv)
 	if o.NoZero || o.ReadOnly {
-		return g.md.commit(next, why)
+		err = g.act.usable(next, lv)
+	} else { // what was on these extents before must not show
+		err = g.act.zeroNew(next, lv, 4096)
 	}
-	// What was on these extents before must not show.
-	if err := g.act.zeroNew(next, lv, 4096); err != nil {
+	if err != nil {
 		return err
 	}
 	return g.md.commit(next, why)

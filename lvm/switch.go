@@ -6,7 +6,6 @@ import (
 
 	"softiser/blockdev"
 	"softiser/lvm/internal/ondisk"
-	"softiser/lvm/internal/table"
 	"softiser/lvm/meta"
 )
 
@@ -25,8 +24,8 @@ func (as *activeSet) grow(next *meta.VG, lv *meta.LV, o ExtendOptions, why strin
 func (as *activeSet) grown(next *meta.VG, lv *meta.LV, why string) error {
 	n := as.standing(lv.ID)
 	if n == nil || n.phys == nil {
-		if err := as.withTable(next, lv, func(*table.Device) error { return nil }); err != nil {
-			return fmt.Errorf("%s/%s: %w", next.Name, lv.Name, err)
+		if err := as.usable(next, lv); err != nil {
+			return err
 		}
 		return as.md.commit(next, why)
 	}

@@ -135,6 +135,9 @@ func (ps *thinPools) createPool(o PoolOptions, why string) error {
 	pool.Segments = []*meta.Segment{{Count: tdata.Extents(), Type: meta.ThinPool, Metadata: tmeta.Name, Pool: tdata.Name,
 		ChunkSize: uint64(chunk / ondisk.SectorSize), Discards: o.Discards, ZeroNew: !o.NoZero}}
 	next.LVs = append(next.LVs, pool)
+	if err := ps.act.usable(next, tdata); err != nil {
+		return err
+	}
 	if err := ps.act.zeroNew(next, tmeta, 4096); err != nil {
 		return err
 	}

@@ -195,7 +195,7 @@ func (s *Section) append(b []byte, depth int, pretty bool) []byte {
 			b = it.val.append(b, indent, pretty)
 			note := it.note
 			if note == "" && pretty {
-				note = remark(it.key, it.val)
+				note = s.remark(it.key, it.val)
 			}
 			if note != "" {
 				b = append(append(b, '\t'), note...)
@@ -257,8 +257,9 @@ func appendQuoted(b []byte, s string) []byte {
 	return append(b, '"')
 }
 
-// remark is the comment that lvm2 puts behind some numbers in backup files.
-func remark(key string, v Value) string {
+// remark is the comment that lvm2 puts behind some numbers in backup files: behind the size of a pool's chunks, not of
+// a snapshot's.
+func (s *Section) remark(key string, v Value) string {
 	if v.Kind == String {
 		switch key {
 		case "device":
@@ -270,6 +271,9 @@ func remark(key string, v Value) string {
 	}
 	n, err := strconv.ParseUint(v.Text, 10, 55)
 	if err != nil {
+		return ""
+	}
+	if typ, _ := s.Get("type"); key == "chunk_size" && typ.Text == Snapshot {
 		return ""
 	}
 	switch key {

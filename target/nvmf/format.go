@@ -74,13 +74,22 @@ func (r rewriteRequest) rewrite(o volume.Rewrite) (*volume.Outcome, nvme.Status)
 	end, err := r.ns.vol.Rewriter.Begin(o)
 	switch {
 	case errors.Is(err, volume.ErrRewriting):
-		return nil, gateStatus(r.ns.gates() & (volume.Sanitizing | volume.Formatting))
+		return nil, rewritingStatus(r.ns.gates())
 	case errors.Is(err, volume.ErrRestricted):
 		return nil, nvme.SanitizeFailed | nvme.DoNotRetry
 	case err != nil:
 		return nil, r.ns.tell(err, nvme.InternalError) // it could not be saved
 	}
 	return end, nvme.Success
+}
+
+// rewritingStatus is for a rewrite that another one keeps from beginning. That may have ended since: the command may
+// be tried again all the same.
+func rewritingStatus(g volume.Gate) nvme.Status {
+	if g&volume.Formatting != 0 {
+		return nvme.FormatInProgress
+	}
+	return nvme.SanitizeInProgress
 }
 
 // anyRewrites reports whether some namespace can be formatted.

@@ -36,6 +36,15 @@ func TestStatusOfGates(t *testing.T) {
 		}
 		all &^= c.gates
 	}
+	// A rewrite that another one has kept from beginning.
+	for g, want := range map[volume.Gate]nvme.Status{
+		volume.Sanitizing: nvme.SanitizeInProgress, volume.Formatting: nvme.FormatInProgress,
+		0: nvme.SanitizeInProgress, volume.ReadOnly: nvme.SanitizeInProgress, // it has ended just now
+	} {
+		if got := rewritingStatus(g); got != want {
+			t.Errorf("%#x after a rewrite: %v, want %v", g, got, want)
+		}
+	}
 	if all != 0 {
 		t.Errorf("%#x is not in the table", all)
 	}

@@ -112,6 +112,22 @@ func TestDamagedDataIsNotWritten(t *testing.T) {
 	same(t, dst, make([]byte, size))
 }
 
+// TestWrongAsAWhole: where the records are good one by one and not all together, none of them counts as done.
+func TestWrongAsAWhole(t *testing.T) {
+	const start = 4096
+	b := bytes.NewBuffer(crafted(t, Header{Size: size, Start: start}, 'D', start, 512, bytes.Repeat([]byte{7}, 512)))
+	if err := (&exporter{w: b, sum: sha256.New(), n: 1}).put('E', 512, sha256.Size, make([]byte, sha256.Size)); err != nil {
+		t.Fatal(err)
+	}
+	r, err := NewReader(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if next, err := r.Import(lvmtest.New(size), false, nil); !errors.Is(err, ErrChecksum) || next != start {
+		t.Errorf("done up to %d, %v", next, err)
+	}
+}
+
 // TestBreaksOffBetweenRecords: a stream that ends where a record does is still told from one that
 // is complete.
 func TestBreaksOffBetweenRecords(t *testing.T) {

@@ -333,6 +333,7 @@ func (s *Reader) end(off, n, data int64) error {
 		return err
 	}
 	if off != data || !bytes.Equal(p, s.sum.Sum(nil)) {
+		s.next = s.Header.Start // nobody knows which record is the wrong one
 		return ErrChecksum
 	}
 	s.next = s.Header.Size

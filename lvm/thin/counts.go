@@ -10,6 +10,7 @@ type counts struct {
 	small []uint8           // 255: see large
 	large map[uint64]uint32 // counts of 255 and more
 	used  uint64            // blocks with a count
+	many  uint64            // blocks with a count of 3 and more
 	hint  uint64            // where the search for a free block goes on
 	freed map[uint64]bool   // since the last cut
 	limbo map[uint64]bool   // freed before, but still on disk or lent to somebody
@@ -53,6 +54,12 @@ func (c *counts) set(b uint64, v uint32) {
 		c.used++
 	case old != 0 && v == 0:
 		c.used--
+	}
+	switch {
+	case old < 3 && v >= 3:
+		c.many++
+	case old >= 3 && v < 3:
+		c.many--
 	}
 	if v < 255 {
 		c.small[b] = uint8(v)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"softiser/blockdev"
+	"softiser/blockdev/null"
 	"softiser/lvm/internal/lvmtest"
 )
 
@@ -129,6 +130,51 @@ func TestNoSpaceTimeout(t *testing.T) {
 			t.Errorf("%d alarms", low.Load())
 		}
 	})
+}
+
+// TestSharedNodeAndLittleRoom: the first write to a block whose mapping a snapshot shares copies a node, and counts
+// all over the pool change. Where the metadata has no room for them the write fails, and the pool goes on.
+func TestSharedNodeAndLittleRoom(t *testing.T) {
+	const blocks, apart = 30000, 119
+	data, err := null.Open(null.Config{Size: 2 * blocks * chunk})
+	must(t, err)
+	p, err := Open(Config{Meta: lvmtest.New(1024 * blockSize).Quiet(), Data: data, ChunkSize: chunk, ErrorWhenFull: true})
+	must(t, err)
+	must(t, p.Create(1, 1))
+	d, err := p.Device(1, blocks*chunk, "t", false)
+	must(t, err)
+	locked := func(f func()) {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		f()
+		must(t, p.commitLocked())
+	}
+	locked(func() { // as many snapshots leave it
+		for b := range uint64(blocks) {
+			p.data.counts.change(b, 3)
+		}
+		for vb := range uint64(250) {
+			must(t, d.setLocked(vb, vb*apart))
+		}
+	})
+	must(t, p.Snapshot(2, 1, 2))
+	locked(func() {
+		for p.meta.counts.available() > 115 {
+			p.meta.counts.alloc()
+		}
+		p.changed = true
+	})
+	for _, f := range []func() error{
+		func() error { _, err := d.WriteAt(make([]byte, 512), 0); return err },
+		func() error { return d.Discard(chunk, chunk) },
+	} {
+		if err := f(); !errors.Is(err, blockdev.ErrNoSpace) || errors.Is(err, blockdev.ErrPoisoned) {
+			t.Errorf("without room: %v", err)
+		}
+		must(t, d.Flush())
+	}
+	must(t, d.Close())
+	must(t, p.Close())
 }
 
 // TestMetadataFull fills a tiny metadata device.

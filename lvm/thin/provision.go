@@ -57,7 +57,7 @@ func (d *Device) provision(vb uint64, in int64, ps [][]byte, n int64, stop block
 	defer pool.mu.Unlock()
 	defer pool.filling.end(c)
 	if err == nil {
-		err = pool.roomLocked(reserve / 2)
+		err = d.roomToMapLocked(vb, reserve/2)
 	}
 	delete(pool.filling.blocks, *fresh)
 	if err == nil {
@@ -148,7 +148,7 @@ func (p *Pool) claim(d *Device, c cell, stop blockdev.Stop) (old mapping, fresh 
 		if old, err = d.lookupLocked(c.block); err != nil || old.ok && !old.shared {
 			return old, nil, err
 		}
-		if err = p.roomLocked(reserve); err == nil {
+		if err = d.roomToMapLocked(c.block, reserve); err == nil {
 			var b uint64
 			var ok bool
 			if b, ok, err = p.allocLocked(); ok && err == nil {
@@ -176,6 +176,48 @@ func (p *Pool) claim(d *Device, c cell, stop blockdev.Stop) (old mapping, fresh 
 		}
 		return old, nil, err
 	}
+}
+
+// copyCostLocked is how many metadata blocks the next cut takes at most because a change of block vb of a tree of
+// mappings copies nodes that are shared: all that these refer to gets another reference, and what has more than
+// two may be in any leaf of the tree of such counts.
+func (p *Pool) copyCostLocked(root, vb uint64) (uint64, error) {
+	var data, meta, refs uint64
+	shared := false
+	for range maxHeight {
+		n, err := p.maps.read(root)
+		if err != nil {
+			return 0, err
+		}
+		shared = shared || p.meta.counts.get(root) > 1
+		for i := 0; shared && i < n.len(); i++ {
+			switch {
+			case !n.leaf():
+				if p.meta.counts.get(n.child(i)) >= 2 {
+					meta++
+				}
+			default:
+				refs++
+				if b, _ := unpack(le.Uint64(n.value(i))); p.data.counts.get(b) >= 2 {
+					data++
+				}
+			}
+		}
+		if n.leaf() {
+			break
+		}
+		root = n.child(n.descend(vb))
+	}
+	return p.data.largeCost(data) + p.meta.largeCost(meta) + 2*min(refs, uint64(len(p.data.index))), nil
+}
+
+// roomToMapLocked is roomLocked for a change of block vb of a volume.
+func (d *volume) roomToMapLocked(vb, extra uint64) error {
+	cost, err := d.p.copyCostLocked(d.root, vb)
+	if err != nil {
+		return err
+	}
+	return d.p.roomLocked(extra + cost)
 }
 
 // Discard implements blockdev.Device: whole blocks are unmapped, and the ends
@@ -275,7 +317,7 @@ func (d *Device) unmap(vb uint64) error {
 	if err != nil || !m.ok {
 		return err
 	}
-	if err := p.roomLocked(0); err != nil {
+	if err := d.roomToMapLocked(vb, 0); err != nil {
 		return err
 	}
 	p.changed = true

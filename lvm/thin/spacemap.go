@@ -170,6 +170,16 @@ func (s *spaceMap) storeLarge() error {
 	return nil
 }
 
+// largeCost is how many blocks it takes at most to put k more counts of 3 and more into their tree: each
+// leaf, a third full at least, is copied once.
+func (s *spaceMap) largeCost(k uint64) uint64 {
+	if k == 0 {
+		return 0
+	}
+	leaves := (s.counts.many+k)/uint64(maxEntries(s.large.valueSize)/3) + 1
+	return min(k, leaves) + leaves/uint64(maxEntries(8)/3) + k/100 + 8
+}
+
 // place gives every changed bitmap a block of this transaction.
 func (s *spaceMap) place(placed map[uint64]*block) error {
 	for len(placed) < len(s.counts.dirty) {

@@ -182,7 +182,7 @@ func TestMetadataFull(t *testing.T) {
 	if testing.Short() {
 		t.Skip("50000 writes, one after the other")
 	}
-	meta, data := lvmtest.New(256*blockSize), lvmtest.New(60000*chunk).Quiet()
+	meta, data := lvmtest.New(128*blockSize), lvmtest.New(60000*chunk).Quiet()
 	p, err := openPool(meta, data, nil)
 	must(t, err)
 	must(t, p.Create(1, 1))

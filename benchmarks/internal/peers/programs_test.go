@@ -9,6 +9,7 @@ import (
 
 	"softiser/benchmarks/internal/proc"
 	"softiser/benchmarks/internal/result"
+	"softiser/internal/race"
 )
 
 // ask measures by the asking half of a program, beside a serving half with those words.
@@ -48,6 +49,9 @@ func measured(t *testing.T) func(result.Values, error) result.Values {
 func TestPrograms(t *testing.T) {
 	if _, ok := proc.Have("cc"); !ok {
 		t.Skip("there is no cc")
+	}
+	if race.Enabled {
+		t.Skip("the programs are in C, and each is started from one goroutine")
 	}
 	strict := append([]string{"-Werror"}, cFlags...)
 	cFlags, strict = strict, cFlags

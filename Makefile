@@ -22,8 +22,8 @@ test: ## run every test (outside clients are used where they are installed; see 
 
 # The rules of internal/lint read files, in one goroutine. At its exit the detector would give
 # goroutines that are left a second, in every test binary and in every process that a test
-# starts; internal/leaktest sees to it that there are none. Shadow memory of an allocation above
-# the threshold (64 KiB) is not cleared but mapped anew, and then every page of it faults:
+# starts; internal/leaktest sees to it that there are none. Shadow memory of more than the
+# threshold (64 KiB, if nothing is said) is not cleared but mapped anew, and then every page faults:
 # lvm/snap took 29 s of processor time where it takes 10.
 RACE = CGO_ENABLED=1 GORACE="atexit_sleep_ms=20 clear_shadow_mmap_threshold=16777216 $$GORACE"
 RACEPKGS = $$($(GO) list ./... | grep -v /internal/lint)

@@ -26,14 +26,12 @@ func (p pages) clone() pages {
 // own returns a page that may be written; keep says that what it holds is needed.
 func (p pages) own(k int64, keep bool) *page {
 	v := p[k]
-	switch {
-	case v == nil:
-		v = new(page)
-	case !v.shared:
+	if v != nil && !v.shared {
 		return v
-	case keep:
+	}
+	if v != nil && keep {
 		v = &page{data: v.data}
-	default:
+	} else {
 		v = new(page)
 	}
 	p[k] = v

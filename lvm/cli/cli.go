@@ -63,8 +63,18 @@ type app struct {
 	files  []*os.File // of reports
 }
 
-// Command returns the command "lvm" with all its subcommands.
+// Command returns the command "lvm" with all its subcommands, for a process that runs one: cobra
+// never forgets a flag with completions, nor what its command holds.
 func Command(env Env) *cobra.Command {
+	root, a := commands(env)
+	for _, c := range root.Commands() {
+		a.complete(c)
+	}
+	return root
+}
+
+// commands returns what Command does, without completions.
+func commands(env Env) (*cobra.Command, *app) {
 	root := &cobra.Command{Use: "lvm", Short: "Logical volumes in LVM2's format", SilenceUsage: true, SilenceErrors: true,
 		Long: `The commands of lvm2, with its options, sizes and columns, in user space, and some of
 their own. Disks may be block devices or files; files have to be named, by --devices or
@@ -82,11 +92,10 @@ target, through its admin socket (--socket). See docs/lvm.md.`}
 			c.Flags().CountVarP(&a.force, "force", "f", "override checks, as lvm2 does")
 		}
 		a.wrap(c)
-		a.complete(c)
 		exemplify(c)
 		root.AddCommand(c)
 	}
-	return root
+	return root, a
 }
 
 // wrap sets the frame of a command: where it runs, and what is closed after it.
@@ -232,7 +241,7 @@ func flagsOf(cmd *cobra.Command) []string {
 
 // Run executes one command line inside a running target.
 func Run(ctx context.Context, env Env, args []string, stdin io.Reader, stdout, stderr io.Writer) error {
-	c := Command(env)
+	c, _ := commands(env)
 	c.SetFlagErrorFunc(usage.FlagError)
 	usage.Tree(c)
 	c.SetArgs(args)

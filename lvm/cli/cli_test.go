@@ -10,10 +10,13 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
+	"weak"
 
 	"github.com/johannesboyne/gofakes3"
 	"github.com/johannesboyne/gofakes3/backend/s3mem"
@@ -36,6 +39,8 @@ type shell struct {
 	disks []string
 }
 
+const diskSize = 256 << 20
+
 func newShell(t *testing.T) *shell {
 	dir := t.TempDir()
 	s := &shell{t: t, env: Env{Config: lvm.Config{Config: vg.Config{LockDir: dir + "/lock", ArchiveDir: dir + "/archive", BackupDir: dir + "/backup"}}}}
@@ -43,7 +48,7 @@ func newShell(t *testing.T) *shell {
 		p := filepath.Join(dir, n)
 		f, err := os.Create(p)
 		if err == nil {
-			err = errors.Join(f.Truncate(256<<20), f.Close())
+			err = errors.Join(f.Truncate(diskSize), f.Close())
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -53,13 +58,19 @@ func newShell(t *testing.T) *shell {
 	return s
 }
 
+// outputs are for exports, which are as large as a volume.
+var outputs = sync.Pool{New: func() any { return new(bytes.Buffer) }}
+
 func (s *shell) try(stdin []byte, args ...string) (string, error) {
-	var out, stderr bytes.Buffer
+	out := outputs.Get().(*bytes.Buffer)
+	defer outputs.Put(out)
+	out.Reset()
+	var stderr bytes.Buffer
 	args = append(args, "--devices", strings.Join(s.disks, ","))
 	if s.env.Manager != nil {
 		args = args[:len(args)-2]
 	}
-	err := Run(context.Background(), s.env, args, bytes.NewReader(stdin), &out, &stderr)
+	err := Run(context.Background(), s.env, args, bytes.NewReader(stdin), out, &stderr)
 	return out.String(), err
 }
 
@@ -84,6 +95,28 @@ func (s *shell) says(want string, args ...string) {
 	s.t.Helper()
 	if out := s.run(args...); !strings.Contains(out, want) {
 		s.t.Errorf("%s: %q, want %q", strings.Join(args, " "), out, want)
+	}
+}
+
+// copyMetadata gives the disk to the label and the metadata of from, and its size.
+func (s *shell) copyMetadata(to, from string) {
+	s.t.Helper()
+	src, err := os.Open(from)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer src.Close()
+	dst, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE, 0o600)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer dst.Close()
+	_, err = io.CopyN(dst, src, 1<<20) // where the data begins
+	if err == nil {
+		err = dst.Truncate(diskSize)
+	}
+	if err != nil {
+		s.t.Fatal(err)
 	}
 }
 
@@ -273,7 +306,7 @@ func TestTransfer(t *testing.T) {
 	s := newShell(t)
 	s.group()
 	s.run("lvcreate", "-L40m", "-T", "vg0/pool")
-	s.run("lvcreate", "-V20m", "-T", "vg0/pool", "-n", "a")
+	s.run("lvcreate", "-V4m", "-T", "vg0/pool", "-n", "a")
 	data := bytes.Repeat([]byte("0123456789abcdef"), 1<<16)
 	if _, err := s.try(data, "import", "-y", "--raw", "vg0/a"); err != nil {
 		t.Fatal(err)
@@ -334,13 +367,7 @@ func TestTwoDisksOfOneUUID(t *testing.T) {
 		s.run("lvcreate", "-L8m", "-n", "v", name)
 	}
 	twin := filepath.Join(filepath.Dir(all[0]), "twin.img")
-	text, err := os.ReadFile(all[0])
-	if err == nil {
-		err = os.WriteFile(twin, text, 0o600)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	s.copyMetadata(twin, all[0])
 	s.disks = append(slices.Clone(all), twin)
 	m := &lvm.Manager{Config: s.env.Config}
 	d, err := m.Open(lvm.Spec{VG: "vg1", LV: "v", Devices: s.disks})
@@ -1001,6 +1028,23 @@ func TestRenamedWhileOpened(t *testing.T) {
 	}
 	if err := m.Close(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestRunIsForgotten: a target that has run a command holds nothing of it.
+func TestRunIsForgotten(t *testing.T) {
+	s := newShell(t)
+	s.group()
+	run := func(line string) weak.Pointer[bytes.Reader] {
+		in := bytes.NewReader(make([]byte, 4096))
+		if err := Run(t.Context(), s.env, append(strings.Fields(line), "--devices", s.disks[0]+","+s.disks[1]), in, io.Discard, io.Discard); err != nil {
+			t.Fatal(err)
+		}
+		return weak.Make(in)
+	}
+	for _, line := range []string{"vgs", "lvcreate -L4m -n a vg0", "pvmove " + s.disks[0] + " " + s.disks[1], "export --raw vg0/a", "import -y --raw vg0/a"} {
+		in := run(line)
+		await.True(t, line+" is forgotten", func() bool { runtime.GC(); return in.Value() == nil })
 	}
 }
 

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"io"
 	"slices"
 	"strings"
 	"testing"
@@ -38,7 +39,11 @@ func TestComplete(t *testing.T) {
 		words := strings.Fields(line)
 		args := slices.Concat([]string{"__completeNoDesc", words[0], "--devices", strings.Join(s.disks, ",")}, words[1:], []string{word})
 		var out strings.Builder
-		if err := Run(t.Context(), s.env, args, nil, &out, &strings.Builder{}); err != nil {
+		c := Command(s.env)
+		c.SetArgs(args)
+		c.SetOut(&out)
+		c.SetErr(io.Discard)
+		if err := c.ExecuteContext(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		var got []string

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -23,14 +24,10 @@ func TestInterruptedReduce(t *testing.T) {
 	for _, again := range [][]string{{"pvremove", "-ff"}, {"pvcreate", "-ff"}} {
 		s := newShell(t)
 		s.group()
-		before, err := os.ReadFile(s.disks[1])
-		if err != nil {
-			t.Fatal(err)
-		}
+		before := filepath.Join(t.TempDir(), "before")
+		s.copyMetadata(before, s.disks[1])
 		s.run("vgreduce", "vg0", s.disks[1])
-		if err := os.WriteFile(s.disks[1], before, 0o600); err != nil { // its part of that is not done
-			t.Fatal(err)
-		}
+		s.copyMetadata(s.disks[1], before)                    // its part of that is not done
 		s.fails("-ff overrides", again[0], "-ff", s.disks[0]) // the group has it
 		s.fails("is not in volume group", "vgreduce", "vg0", s.disks[1])
 		s.fails("pvcreate -ff", "vgextend", "vg0", s.disks[1])

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"softiser/blockdev"
+	"softiser/internal/race"
 	"softiser/lvm/internal/lvmtest"
 	"softiser/lvm/internal/ondisk"
 	"softiser/lvm/meta"
@@ -108,9 +109,13 @@ func (b *crashBase) compare(t *testing.T, g *Group) {
 }
 
 // othersAgree has Debian's tools read what is on the disks, where they are
-// installed: thin_check the pool's metadata, pvck the text of each disk.
+// installed: thin_check the pool's metadata, pvck the text of each disk. To the race
+// detector they are nothing.
 func othersAgree(t *testing.T, g *Group, disks []*lvmtest.Disk) {
 	t.Helper()
+	if race.Enabled {
+		return
+	}
 	tool := func(name string, dev blockdev.Device, want string, args ...string) {
 		bin, err := exec.LookPath(name)
 		if err != nil {

@@ -3,6 +3,7 @@ package lvm
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -322,12 +323,13 @@ func TestMoveCrash(t *testing.T) {
 // TestMoveStops: a move that is told to stop ends after a run of extents, with
 // ordinary metadata, and another goes on from there.
 func TestMoveStops(t *testing.T) {
-	g, cfg := newGroup(t, 2, 96<<20)
-	must(t, g.Create(CreateOptions{Name: "v", Extents: 1200, From: []vg.Range{{PV: "pv0"}}}, "lvcreate"))
+	const extents = moveRun/ext + 64
+	g, cfg := groupOn(t, map[string]blockdev.Device{"/d0": lvmtest.New(48 << 20).Quiet(), "/d1": lvmtest.New(48 << 20).Quiet()})
+	must(t, g.Create(CreateOptions{Name: "v", Extents: extents, From: []vg.Range{{PV: "pv0"}}}, "lvcreate"))
 	v := volume(t, g, "v")
-	data := make([]byte, 1200*ext)
-	for i := range data {
-		data[i] = byte(i / 4096 * 3)
+	data := make([]byte, extents*ext)
+	for i := 0; i < len(data); i += 512 { // the rest of each block is zeroes
+		binary.LittleEndian.PutUint32(data[i:], uint32(i))
 	}
 	_, err := v.WriteAt(data, 0)
 	must(t, err)
@@ -340,7 +342,7 @@ func TestMoveStops(t *testing.T) {
 	if !errors.Is(err, context.Canceled) || first == 0 || first > moveRun/ext {
 		t.Fatalf("%v after %d extents", err, first)
 	}
-	if md := g.Metadata(); md.Seqno != seqno+1 || off.extents(md) != 1200-first || len(md.LVs) != 1 {
+	if md := g.Metadata(); md.Seqno != seqno+1 || off.extents(md) != extents-first || len(md.LVs) != 1 {
 		t.Errorf("after %d extents %d commits, %d volumes, %d extents left", first, md.Seqno-seqno, len(md.LVs), off.extents(md))
 	}
 	same(t, v, data, "the half moved volume")

@@ -3,6 +3,7 @@
 package lvmtest
 
 import (
+	"bytes"
 	"errors"
 	"math/rand/v2"
 	"sync"
@@ -180,7 +181,11 @@ func (d *Disk) apply(w write) error {
 
 // WriteAt implements blockdev.Device.
 func (d *Disk) WriteAt(p []byte, off int64) (int, error) {
-	return len(p), d.apply(write{off, append(make([]byte, 0, len(p)), p...), int64(len(p))})
+	data := p
+	if !d.noLog {
+		data = bytes.Clone(p)
+	}
+	return len(p), d.apply(write{off, data, int64(len(p))})
 }
 
 // Flush implements blockdev.Device.

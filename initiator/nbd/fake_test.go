@@ -1,6 +1,7 @@
 package nbd
 
 import (
+	"bytes"
 	"context"
 	"net"
 	"path/filepath"
@@ -83,6 +84,13 @@ func (l *memLUN) content() []byte {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return append([]byte(nil), l.data...)
+}
+
+// holds reports whether l has what want is, from its beginning to its end.
+func (l *memLUN) holds(want []byte) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return bytes.Equal(l.data, want)
 }
 
 // Extents: 64 KiB regions that are all zero count as holes.

@@ -95,7 +95,7 @@ func TestQEMUImg(t *testing.T) {
 	}
 	dir := t.TempDir()
 	in, out := filepath.Join(dir, "in"), filepath.Join(dir, "out")
-	data := append(pattern(20<<20, 13), make([]byte, volumeSize-20<<20)...)
+	data := append(pattern(10<<20, 13), make([]byte, volumeSize-10<<20)...)
 	if err := os.WriteFile(in, data, 0o600); err != nil {
 		t.Fatal(err)
 	}

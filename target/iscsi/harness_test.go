@@ -127,7 +127,7 @@ func (d *slowDevice) wait(gate chan struct{}) {
 	d.mu.Unlock()
 }
 
-const volumeSize = 64 << 20
+const volumeSize = 32 << 20
 
 // serve starts a server; change may adapt its configuration.
 func serve(t testing.TB, change func(*serverConfig, *Target)) *server {

@@ -153,7 +153,11 @@ func (w *world) diff(a, b *vol) {
 // TestModel does random things to volumes, snapshots and snapshots of
 // snapshots; thin_check agrees with every state on disk.
 func TestModel(t *testing.T) {
-	for seed := range uint64(3) {
+	seeds := uint64(3)
+	if testing.Short() {
+		seeds = 1
+	}
+	for seed := range seeds {
 		r := rand.New(rand.NewPCG(seed, 99))
 		w := newWorld(t, 600)
 		w.create()

@@ -40,6 +40,7 @@ type mapping struct {
 // coming is an attempt to serve something. What is asked for later takes the place of what has not come yet.
 type coming struct {
 	what any           // config.LUN, config.Namespace
+	hand bool          // an administrator asks, whatever the configuration has there
 	over chan struct{} // closed when it has ended, with err
 	err  error
 }
@@ -139,6 +140,7 @@ func (m *mapping) add(ctx context.Context, c *coming, p place, v config.Volume, 
 
 // ended takes the end of an attempt to serve something at p into account.
 func (m *mapping) ended(c *coming, p place, err error) {
+	shown := !c.hand || volumeAt(m.config(), p) != "" // by status
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	c.err = err
@@ -147,7 +149,7 @@ func (m *mapping) ended(c *coming, p place, err error) {
 		return // nobody wants it any more, or another one has the reason
 	}
 	delete(m.coming, p)
-	if err != nil {
+	if err != nil && shown {
 		m.reasons[p] = err.Error()
 	} else {
 		delete(m.reasons, p)
@@ -174,7 +176,9 @@ func (m *mapping) claim(p place, what any) (*coming, error) {
 	if m.coming[p] != nil {
 		return nil, fmt.Errorf("%s is being added already, and storage has not answered yet; to add something else there, remove it first", p)
 	}
-	return m.askLocked(p, what), nil
+	c := m.askLocked(p, what)
+	c.hand = true
+	return c, nil
 }
 
 // comes returns the attempt to serve something at p that has not ended, nil if there is none.
@@ -333,6 +337,7 @@ func (m *mapping) forget(ctx context.Context, name string) error {
 	delete(m.leaving, name)
 	maps.DeleteFunc(m.leavingPlaces, func(p place, _ bool) bool { return p.node == name })
 	maps.DeleteFunc(m.coming, func(p place, _ *coming) bool { return p.node == name })
+	maps.DeleteFunc(m.reasons, func(p place, _ string) bool { return p.node == name })
 	maps.DeleteFunc(m.luns, func(p place, _ config.LUN) bool { return p.node == name })
 	maps.DeleteFunc(m.namespaces, func(p place, _ config.Namespace) bool { return p.node == name })
 	m.mu.Unlock()

@@ -132,6 +132,38 @@ func TestRemoveWhatCouldNotBeServed(t *testing.T) {
 	}
 }
 
+// Why something is not served is kept while the configuration has it, and of nothing else: names may be ever new.
+func TestReasonsAreForgotten(t *testing.T) {
+	b := newBed(t, base)
+	b.storage.breakDown("bad", errors.New("input/output error"))
+	bad := config.Volume{Name: "bad", Type: config.VolumeMemory, Size: 1 << 20}
+	for _, err := range []error{
+		b.AddLUN(t.Context(), "iqn.2026-11.test:none", 0, bad),
+		b.AddLUN(t.Context(), "iqn.2026-11.test:a", 9, bad),
+		b.AddNamespace(t.Context(), "nqn.2026-11.test:none", 1, bad),
+	} {
+		if err == nil {
+			t.Error("what cannot be served is added")
+		}
+	}
+	if r := b.mapping.reasons; len(r) > 0 {
+		t.Errorf("of what was asked for by hand: %v", r)
+	}
+	reload := func(text string, reasons int) {
+		t.Helper()
+		b.write(text)
+		if _, _, err := b.Reload(t.Context(), false); err != nil {
+			t.Fatal(err)
+		}
+		if r := b.mapping.reasons; len(r) != reasons {
+			t.Errorf("%v, want %d", r, reasons)
+		}
+	}
+	solo := strings.Replace(base, "targets:", "  - {name: bad, type: memory, size: 1MiB}\ntargets:\n  - iqn: iqn.2026-11.test:new\n    luns: [{lun: 0, volume: bad}]", 1)
+	reload(solo, 1)
+	reload(base, 0)
+}
+
 // What is added by hand and storage does not answer can be removed, and nothing else be added in its place before.
 func TestRemoveWhatIsOnItsWayByHand(t *testing.T) {
 	for what, do := range map[string]struct {

@@ -54,7 +54,6 @@ func New(cfg Config) (*Frontend, error) {
 		epoch:    time.Now(),
 		bursts:   burstPool{memory: cfg.Staging},
 		volumes:  cfg.Volumes,
-		targets:  newTargetTable(),
 		sessions: newSessionTable(cfg.Room),
 		conns:    map[*conn]struct{}{},
 		past:     map[portal.Transport]Traffic{},

@@ -12,16 +12,22 @@ import (
 //	 └─────────────────────────────────────────────────┘
 //
 // A name is served or leaving, not both: what still holds the volumes of a target would be in
-// the way of the next one's.
+// the way of the next one's. The last maxRemembered are remembered: names may be ever new.
 //
 // Frontend.mu guards it: its methods are called with that held.
 type targetTable struct {
-	served  []*node        // in the order in which they were added; replaced, never changed in place
-	leaving []*node        // taken away, but commands may still hold their volumes
-	removed map[string]ACL // of those that are leaving or remembered
+	served  []*node         // in the order in which they were added; replaced, never changed in place
+	leaving []*node         // taken away, but commands may still hold their volumes
+	removed []removedTarget // that are remembered, those that went first at the front
 }
 
-func newTargetTable() targetTable { return targetTable{removed: map[string]ACL{}} }
+// removedTarget is what is remembered of a target: who might use it is told that it has been removed.
+type removedTarget struct {
+	name string
+	acl  ACL
+}
+
+const maxRemembered = 256
 
 // byName matches a target by its normalized name.
 func byName(name string) func(*node) bool {
@@ -38,7 +44,7 @@ func (t *targetTable) add(n *node) error {
 		return fmt.Errorf("target %s: one of that name has been removed, but its commands still hold their volumes; remove it again to wait for them", n.cfg.Name)
 	}
 	t.served = append(slices.Clip(t.served), n)
-	delete(t.removed, n.cfg.Name)
+	t.removed = slices.DeleteFunc(t.removed, func(r removedTarget) bool { return r.name == n.cfg.Name })
 	return nil
 }
 
@@ -55,14 +61,22 @@ func (t *targetTable) leave(name string) (*node, error) {
 	n := t.served[i]
 	n.gone = true
 	t.served = slices.Concat(t.served[:i], t.served[i+1:])
-	t.removed[n.cfg.Name] = n.access.Load().ACL
 	t.leaving = append(t.leaving, n)
 	return n, nil
 }
 
-// forget is the end of a target that was leaving: nothing holds its volumes any more.
+// forget is the end of a target that was leaving: nothing holds its volumes any more. Whoever
+// removed it may have done so twice at a time.
 func (t *targetTable) forget(n *node) {
-	t.leaving = slices.DeleteFunc(t.leaving, func(x *node) bool { return x == n })
+	i := slices.Index(t.leaving, n)
+	if i < 0 {
+		return
+	}
+	t.leaving = slices.Delete(t.leaving, i, i+1)
+	t.removed = append(t.removed, removedTarget{n.cfg.Name, n.access.Load().ACL})
+	if over := len(t.removed) - maxRemembered; over > 0 {
+		t.removed = slices.Delete(t.removed, 0, over)
+	}
 }
 
 // find finds a target that is served, and who may use it; removed says that it was there once.
@@ -71,8 +85,13 @@ func (t *targetTable) find(name string) (n *node, acl ACL, removed bool) {
 		n = t.served[i]
 		return n, n.access.Load().ACL, false
 	}
-	acl, removed = t.removed[name]
-	return nil, acl, removed
+	if i := slices.IndexFunc(t.leaving, byName(name)); i >= 0 {
+		return nil, t.leaving[i].access.Load().ACL, true
+	}
+	if i := slices.IndexFunc(t.removed, func(r removedTarget) bool { return r.name == name }); i >= 0 {
+		return nil, t.removed[i].acl, true
+	}
+	return nil, ACL{}, false
 }
 
 // all returns the targets whose volumes are, or may be, in use.

@@ -840,3 +840,51 @@ func TestNamesOfTargetsInCapitals(t *testing.T) {
 		t.Errorf("a reload does not bring it back: %v, %v", changes, err)
 	}
 }
+
+// A reload changes who may log in to a target. What takes a start stays as it was and is told each time. The
+// status counts both outcomes, and no dry run.
+func TestReloadTarget(t *testing.T) {
+	b := newBed(t, base)
+	const iqn = "iqn.2026-11.test:a"
+	reload := func(text string, done, failed uint64, changes ...string) {
+		t.Helper()
+		b.write(text)
+		if _, _, err := b.Reload(t.Context(), true); err != nil {
+			t.Fatal(err)
+		}
+		all, _, err := b.Reload(t.Context(), false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, c := range all {
+			got = append(got, strings.TrimSpace(c.Action+" "+c.Object+" "+c.Error))
+		}
+		if strings.Join(got, "\n") != strings.Join(changes, "\n") {
+			t.Errorf("changes:\n%q\nwant\n%q", got, changes)
+		}
+		if st := b.Status().Reload; st.Done != done || st.Failed != failed || st.OK != (st.Error == "") || st.OK != !strings.Contains(strings.Join(got, ""), atStart) {
+			t.Errorf("status %+v, want %d and %d", st, done, failed)
+		}
+	}
+	t.Setenv("SECRET_OF_ALICE", "the secret of alice")
+	only := strings.Replace(base, "    luns:", "    auth: {method: chap, users: [{name: alice, secret_env: SECRET_OF_ALICE}]}\n    luns:", 1)
+	reload(only, 1, 0, "update "+iqn+" auth, acl, alias, redirect")
+	if !b.Status().Targets[0].Auth {
+		t.Error("initiators need not authenticate")
+	}
+	only = strings.Replace(only, "    luns:", "    acl: {initiators: [\"iqn.2026-11.test:only\"]}\n    luns:", 1)
+	reload(only, 2, 0, "update "+iqn+" auth, acl, alias, redirect")
+	reload(only, 3, 0)
+	fixed := "iscsi: {queue_depth: 7}\n" + strings.Replace(only, "127.0.0.1:0", "127.0.0.2:0", 1)
+	for i := range uint64(2) {
+		reload(fixed, 3, 1+i, "update portals "+atStart, "update iscsi.queue_depth "+atStart)
+	}
+	if c := b.config(); c.ISCSI.QueueDepth == 7 || c.Portals[0].Listen != "127.0.0.1:0" {
+		t.Errorf("in force: a queue depth of %d, portal %s", c.ISCSI.QueueDepth, c.Portals[0].Listen)
+	}
+	reload(base, 4, 2, "update "+iqn+" auth, acl, alias, redirect")
+	if b.Status().Targets[0].Auth {
+		t.Error("initiators must authenticate still")
+	}
+}

@@ -194,3 +194,15 @@ func TestSnapshotsOfLogicalVolumes(t *testing.T) {
 		<-over
 	})
 }
+
+// Volumes that say how often are taken snapshots of, as they say.
+func TestSnapshotPlans(t *testing.T) {
+	c := &config.Config{Volumes: []config.Volume{
+		{Name: "never", Type: config.VolumeLVM, VG: "vg", LV: "a"},
+		{Name: "hourly", Type: config.VolumeLVM, VG: "vg", LV: "b", Snapshots: config.Snapshots{Every: config.Duration(time.Hour), At: "00:30", Keep: 3, Size: 1 << 20}},
+	}}
+	want := []snapshots.Plan{{Volume: "hourly", Group: "vg", LV: "b", Every: time.Hour, At: 30 * time.Minute, Keep: 3, Prefix: "b", Size: 1 << 20}}
+	if got := snapshotPlans(c); !slices.Equal(got, want) {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+}

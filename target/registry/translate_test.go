@@ -3,6 +3,7 @@ package registry
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -101,6 +102,47 @@ func TestPlacement(t *testing.T) {
 		c, err := lunConfig(&config.Config{}, config.Volume{Placement: name}, config.LUN{})
 		if err != nil || c.Placement != want {
 			t.Errorf("%q: the LUN has placement %v, %v", name, c.Placement, err)
+		}
+	}
+}
+
+// A server is made with the queue depth of the file.
+func TestQueueDepth(t *testing.T) {
+	tc, err := ServerConfig(&config.Config{ISCSI: config.ISCSI{QueueDepth: 7}})
+	if err != nil || tc.Limits.Commands != 7 {
+		t.Errorf("%d commands of a session, %v", tc.Limits.Commands, err)
+	}
+}
+
+// The check of a configuration finds what a start would fail of.
+func TestCheckRefuses(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for want, change := range map[string]func(*config.Config){
+		"":                   func(*config.Config) {},
+		"admin.state_dir: ":  func(c *config.Config) { c.Admin.StateDir = file },
+		"iqn.2026-11.test:a": func(c *config.Config) { c.Targets = append(c.Targets, c.Targets[0]) },
+		"LUN 0":              func(c *config.Config) { c.Targets[0].LUNs = append(c.Targets[0].LUNs, c.Targets[0].LUNs[0]) },
+		"nqn.2026-11.test:s": func(c *config.Config) { c.Subsystems = append(c.Subsystems, c.Subsystems[0]) },
+		"namespace 1": func(c *config.Config) {
+			c.Subsystems[0].Namespaces = append(c.Subsystems[0].Namespaces, c.Subsystems[0].Namespaces[0])
+		},
+		`acl: network "10.0.0.0/40"`: func(c *config.Config) { c.Targets[0].ACL.Networks = []string{"10.0.0.0/40"} },
+		`wwid "6x"`:                  func(c *config.Config) { c.Volumes[0].WWID = "6x" },
+	} {
+		c, err := config.Default()
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Portals = []config.Portal{{Listen: ":0"}}
+		c.Volumes = []config.Volume{{Name: "v", Type: config.VolumeMemory, Size: 1 << 20}}
+		c.Targets = []config.Target{{IQN: "iqn.2026-11.test:a", LUNs: []config.LUN{{LUN: 0, Volume: "v"}}}}
+		c.Subsystems = []config.Subsystem{{NQN: "nqn.2026-11.test:s", Namespaces: []config.Namespace{{NSID: 1, Volume: "v"}}}}
+		change(c)
+		if err := Check(c); (want == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v", want, err)
 		}
 	}
 }

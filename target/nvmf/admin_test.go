@@ -28,7 +28,7 @@ func TestIdentify(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.CntlID != h.data.CntlID || c.Subsystem != subNQN || c.KAS == 0 || c.SGLS&3 == 0 || c.ICDOff != 0 || c.Type != nvme.TypeIO ||
+	if c.CntlID != h.data.CntlID || c.Subsystem != subNQN || c.KAS == 0 || c.SGLS != nvme.SGLSupported|nvme.SGLInCapsuleOffset|nvme.SGLTransportBlock || c.ICDOff != 0 || c.Type != nvme.TypeIO ||
 		c.MaxNamespaces == 0 || c.MaxNamespaces > c.Namespaces || c.IOCCSZ < 4 || c.IORCSZ < 1 || c.MaxCmd == 0 || c.SQES != 0x66 || c.CQES != 0x44 ||
 		c.CMIC&nvme.SharedControllers == 0 || c.CTRATT&nvme.AttrHostID128 == 0 {
 		t.Errorf("%+v", c)
@@ -49,6 +49,9 @@ func TestIdentify(t *testing.T) {
 	}
 	if b := h.identify(nvme.CNSNamespace, 7); !bytes.Equal(b, make([]byte, 4096)) {
 		t.Error("a namespace that is not there has a structure")
+	}
+	if b := h.identify(nvme.CNSCommandSetNamespace, 1); !bytes.Equal(b, make([]byte, 4096)) {
+		t.Error("the NVM command set says something of a namespace")
 	}
 	if cap := nvme.Cap(h.property(nvme.PropCAP)); cap.Entries() != 128 || cap&nvme.CapNVM == 0 || cap.Timeout() == 0 {
 		t.Errorf("CAP %x", uint64(cap))

@@ -91,6 +91,9 @@ func TestCarry(t *testing.T) {
 	if err := now.srv.CheckCarried(&k, 3); err != nil {
 		t.Fatal(err)
 	}
+	const last = 40 // controllers that have gone bore the numbers up to this one
+	k.NVMe.Subsystems[0].LastCntlID = last
+	k.NVMe.Subsystems = append(k.NVMe.Subsystems, nvmf.CarriedSubsystem{NQN: "nqn.removed"})
 	if err := now.srv.Adopt(&k); err != nil {
 		t.Fatal(err)
 	}
@@ -116,6 +119,9 @@ func TestCarry(t *testing.T) {
 	}
 	if st := now.srv.Status().Controllers; len(st) != 1 || st[0].ID != id || st[0].Queues != 2 {
 		t.Fatalf("%+v", st)
+	}
+	if next := now.attach(hostNQN, 10, 0); next.data.CntlID != last+1 {
+		t.Errorf("the next controller is %d, the last one was %d", next.data.CntlID, last)
 	}
 	again := target.Carried{NVMe: nvmf.Carried{Controllers: k.NVMe.Controllers}}
 	if err := now.srv.Adopt(&again); err == nil || !strings.Contains(err.Error(), "no descriptor") {

@@ -197,8 +197,12 @@ func TestControllerIDs(t *testing.T) {
 			break
 		}
 	}
-	for range 3 {
-		r.attach(hostNQN, 10, 0)
+	stays := r.attach(hostNQN, 10, 0)
+	r.attach(hostNQN, 10, 0).shutdown()
+	await.True(t, "the target notices that the host is gone", func() bool { return len(r.srv.Controllers()) == 1 })
+	r.attach(hostNQN, 10, 0) // the number after this one is taken
+	if h := r.attach(hostNQN, 10, 0); h.data.CntlID == stays.data.CntlID {
+		t.Errorf("two controllers are number %d", h.data.CntlID)
 	}
 	q := dial(t, r.addr)
 	d := nvme.ConnectData{HostID: nvme.HostID{1}, CntlID: nvme.CntlIDDynamic, Subsystem: subNQN, Host: hostNQN}

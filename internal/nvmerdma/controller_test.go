@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"strings"
 	"testing"
@@ -436,6 +437,30 @@ func TestCancel(t *testing.T) {
 		if fail != "" {
 			t.Errorf("%v: %s", kind, fail)
 		}
+	}
+	h.close()
+}
+
+// No more is read from a host's memory than its descriptor names.
+func TestReadsWithinTheDescriptor(t *testing.T) {
+	mem := make([]byte, 1024)
+	h := start(t, Config{}, mem)
+	var taken []string
+	h.disk.Hold(func(k *nvme.Command) bool {
+		for off, n := range map[uint32]int{0: 513, 1: 512, 512: 1, 1<<32 - 1: 1, 100: 0} {
+			if h.c.GetData(k, off, [][]byte{mem[:n]}) == nil {
+				taken = append(taken, fmt.Sprintf("%d bytes at %d", n, off))
+			}
+		}
+		h.disk.Respond(k, nvme.InternalError)
+		return true
+	})
+	_, stag, at := h.window(make([]byte, 512), rdma.AccessRemoteRead)
+	s := h.command(nvme.OpWrite, 0)
+	s.SGL().SetKeyed(nvme.SGLKeyed, at, 512, stag)
+	h.send(s[:], rdma.OpSend, 0)
+	if e, _ := h.recv(); e.Status() != nvme.InternalError || len(taken) > 0 {
+		t.Errorf("% x; taken: %q", e, taken)
 	}
 	h.close()
 }

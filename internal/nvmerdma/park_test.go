@@ -103,6 +103,22 @@ func TestPark(t *testing.T) {
 	}
 }
 
+// TestOutstandingBound: a queue has no more commands of another process than entries.
+func TestOutstandingBound(t *testing.T) {
+	h := start(t, Config{}, nil)
+	h.c.mu.Lock()
+	was := h.c.open
+	h.c.open = h.c.entries
+	h.c.mu.Unlock()
+	if h.c.Outstanding(new(nvme.SQE)) != nil {
+		t.Error("one more than the queue has entries")
+	}
+	h.c.mu.Lock()
+	h.c.open = was
+	h.c.mu.Unlock()
+	h.close()
+}
+
 // TestParkEnds: a connection with commands that were kept ends, and lets go of them.
 func TestParkEnds(t *testing.T) {
 	h := start(t, Config{}, make([]byte, 1<<20))

@@ -95,7 +95,7 @@ func TestPark(t *testing.T) {
 // keeps the command that comes between, and then stands.
 func TestParkInData(t *testing.T) {
 	for _, next := range []bool{false, true} {
-		for cut, n := 0, 1; cut < n; cut += 7 {
+		for cut, n := -1, 1; cut < n; cut += 7 {
 			mem := make([]byte, 1000)
 			h, d := start(t, Config{}, ICReq{Digests: DigestHeader | DigestData}, mem)
 			c := d.C.(*Controller)
@@ -106,6 +106,9 @@ func TestParkInData(t *testing.T) {
 			n = len(sent)
 			stream := slices.Concat(h.command(nvme.OpWrite, 500, data[1], 0), sent)
 			at := len(stream) - n + cut
+			if cut < 0 {
+				at = 0 // nothing of it is there before
+			}
 			h.write(stream[:at])
 			if !c.Park(always) || c.Park(always) {
 				t.Fatal("it is parked twice, or not at all")
@@ -118,6 +121,9 @@ func TestParkInData(t *testing.T) {
 			h.fence()
 			if !bytes.Equal(mem[:100], data[0]) {
 				t.Fatalf("cut at %d: wrong data", cut)
+			}
+			if cut < 0 && !bytes.Equal(mem[500:600], make([]byte, 100)) {
+				t.Fatal("a command has begun that came after the connection was parked")
 			}
 			if next {
 				h.crossed(mem)

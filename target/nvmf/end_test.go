@@ -168,6 +168,22 @@ func TestRemovalWaitsForStorage(t *testing.T) {
 	}
 }
 
+// Whoever removes a namespace whose last flush fails is told.
+func TestRemovalTellsOfAFailedFlush(t *testing.T) {
+	var dev *faulty.Device
+	r := open(t, func(_ *target.Config, s *nvmf.SubsystemConfig) {
+		dev = faulty.New(s.Namespaces[0].Volume, 1)
+		s.Namespaces[0].Volume = dev
+	})
+	if err := r.attach(hostNQN, 10, 1).io[0].write(0, pattern(4096, 1)); err != nil {
+		t.Fatal(err)
+	}
+	dev.SetRules(faulty.Rule{Op: faulty.Flush, Err: &blockdev.Error{Kind: blockdev.ErrMedium}, Times: 1})
+	if err := r.srv.RemoveNamespace(t.Context(), subNQN, 1); !errors.Is(err, blockdev.ErrMedium) {
+		t.Errorf("removed with %v", err)
+	}
+}
+
 // What hosts can make the target hold has one bound, long answers included; a command that
 // finds no room is tried again.
 func TestAnswersAreBounded(t *testing.T) {

@@ -86,6 +86,8 @@ func TestFusedRefused(t *testing.T) {
 		{"the first is no Compare", []cmd{{half(nvme.FuseFirst, nvme.OpWrite, 0, 1), one}, {half(nvme.FuseSecond, nvme.OpWrite, 0, 1), one}}, []nvme.Status{dnr(nvme.InvalidOpcode), nvme.AbortedMissingFused}},
 		{"the second is no Write", []cmd{first, {half(nvme.FuseSecond, nvme.OpCompare, 0, 1), one}}, []nvme.Status{nvme.AbortedMissingFused, dnr(nvme.InvalidOpcode)}},
 		{"something between", []cmd{first, {rw(nvme.OpWrite, 8, 1), one}, {half(nvme.FuseSecond, nvme.OpWrite, 0, 1), one}}, []nvme.Status{nvme.AbortedMissingFused, nvme.Success, nvme.AbortedMissingFused}},
+		{"something refused between", []cmd{first, {sqe(func(s *nvme.SQE) { *s = rw(nvme.OpRead, 8, 1); s[1] = 0 }), nil}}, []nvme.Status{nvme.AbortedMissingFused, dnr(nvme.InvalidField)}},
+		{"a Fabrics command between", []cmd{first, {sqe(func(s *nvme.SQE) { s.NewPropertyGet(nvme.PropCSTS) }), nil}}, []nvme.Status{nvme.AbortedMissingFused, dnr(nvme.InvalidOpcode)}},
 		{"two first halves", []cmd{first, first, {half(nvme.FuseSecond, nvme.OpWrite, 0, 1), one}}, []nvme.Status{nvme.AbortedMissingFused, nvme.Success, nvme.Success}},
 		{"no such place", []cmd{{half(3, nvme.OpCompare, 0, 1), one}}, []nvme.Status{dnr(nvme.InvalidField)}},
 		{"other blocks", []cmd{first, {half(nvme.FuseSecond, nvme.OpWrite, 1, 1), one}}, []nvme.Status{dnr(nvme.InvalidField), nvme.AbortedFailedFused}},

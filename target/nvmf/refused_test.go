@@ -56,6 +56,7 @@ func TestRefusedAdminCommands(t *testing.T) {
 		{"Identify: limits of another command set", h.queue, identify(nvme.CNSCommandSetController, 0, otherSet), page, nvme.InvalidField},
 		{"Identify: command sets of no controller", h.queue, identify(nvme.CNSCommandSets, 0, func(s *nvme.SQE) { s[42], s[43] = 0xEF, 0xFF }), page, nvme.InvalidField},
 		{"Identify: no room", h.queue, identify(nvme.CNSController, 0, nil), nil, nvme.SGLDataLengthInvalid},
+		{"Get Log Page: not from a whole dword on", h.queue, sqe(func(s *nvme.SQE) { s.NewGetLogPage(nvme.LogError, nvme.NSIDAll, 2, 64) }), page[:64], nvme.InvalidField},
 		{"Get Features: the default", h.queue, get(nvme.FeatureArbitration, 0, func(s *nvme.SQE) { s[41] = 1 }), nil, nvme.InvalidField},
 		{"Get Features: unknown", h.queue, get(0x7F, 0, nil), nil, nvme.InvalidField},
 		{"Get Features: 64 bits of the host identifier", h.queue, get(nvme.FeatureHostID, 0, nil), page[:8], nvme.InvalidField},

@@ -186,6 +186,47 @@ func TestSanitize(t *testing.T) {
 	}
 }
 
+// A sanitize that the end of its volume cuts short goes on when the volume is served again, with its subsystem or
+// as a namespace that is added to one.
+func TestSanitizeGoesOn(t *testing.T) {
+	dir := t.TempDir()
+	d, err := file.Open(file.Config{Path: filepath.Join(dir, "disk"), Size: 1 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { d.Close() })
+	dev := faulty.New(d, 1)
+	r := open(t, func(c *target.Config, s *nvmf.SubsystemConfig) {
+		c.StateDir = dir
+		s.Namespaces[0].Volume = dev
+	})
+	space := nvmf.NamespaceConfig{NSID: 1, Volume: dev}
+	for i, again := range []func() error{
+		func() error {
+			return r.srv.AddSubsystem(nvmf.SubsystemConfig{NQN: subNQN, Namespaces: []nvmf.NamespaceConfig{space}})
+		},
+		func() error {
+			return errors.Join(r.srv.AddSubsystem(nvmf.SubsystemConfig{NQN: subNQN}), r.srv.AddNamespace(subNQN, space))
+		},
+	} {
+		dev.SetRules(faulty.Rule{Op: faulty.Write, Err: blockdev.ErrStopped, Times: 1}) // as if the volume had ended
+		h := r.attach(hostNQN, 10, 0)
+		if err := h.sanitize(nvme.SanitizeDword10(nvme.SanitizeOverwrite, 1, 0), uint32(i+1)*0x01010101); err != nil {
+			t.Fatal(err)
+		}
+		await.True(t, "it is cut short", func() bool { return h.sanitizeLog().State == nvme.SanitizeBroken })
+		if err := errors.Join(r.srv.RemoveSubsystem(t.Context(), subNQN), again()); err != nil {
+			t.Fatal(err)
+		}
+		h = r.attach(hostNQN, 10, 0)
+		await.True(t, "it has ended", func() bool { return h.sanitizeLog().State == nvme.SanitizeDone })
+		got := make([]byte, 1<<20)
+		if _, err := d.ReadAt(got, 0); err != nil || !bytes.Equal(got, bytes.Repeat([]byte{byte(i + 1)}, 1<<20)) {
+			t.Errorf("%x…, %v", got[:8], err)
+		}
+	}
+}
+
 // Who may not sanitize a namespace does not end its failed state either.
 func TestSanitizeFailureIsLeft(t *testing.T) {
 	var dev *faulty.Device

@@ -514,3 +514,19 @@ func TestNothingBeforeTheLoginResponse(t *testing.T) {
 		t.Errorf("connection %d is to speak", c.cid)
 	}
 }
+
+// An immediate command takes no place in the window (RFC 7143 §4.2.2.1).
+func TestImmediateIsOutsideTheWindow(t *testing.T) {
+	s := serve(t, nil)
+	r := s.session()
+	release := s.dev.hold()
+	defer release()
+	for i, immediate := range []bool{false, true} {
+		r.command(command{cdb: cdbRW10(0x28, 0, 8), read: true, edtl: 4096, immediate: immediate})
+		eventually(t, "the read is at the volume", func() bool { return s.dev.held() == i+1 })
+		if x := s.Status().Sessions[0]; x.Outstanding != 1 || x.Slots != i+1 {
+			t.Errorf("%d commands in the window, %d slots in use", x.Outstanding, x.Slots)
+		}
+	}
+	release()
+}

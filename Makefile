@@ -17,8 +17,9 @@ build: ## build bin/iser-target and bin/iser-initiator (static)
 # Tests wait for sockets, processes and timers more than they compute: with twice as many
 # packages at a time as processors those are busy, under the race detector with half as many more.
 CPUS := $(shell nproc)
+TESTFLAGS = -vet=off -p $$(($(CPUS) * 2)) -timeout 15m # also of lint, whose result is Go's to keep
 test: ## run every test (outside clients are used where they are installed; see make tools)
-	$(SUM) --packages ./... -- -vet=off -p $$(($(CPUS) * 2)) -timeout 15m
+	$(SUM) --packages ./... -- $(TESTFLAGS)
 
 # The rules of internal/lint read files, in one goroutine. At its exit the detector would give
 # goroutines that are left a second, in every test binary and in every process that a test
@@ -44,7 +45,7 @@ fuzz: ## run each fuzz target for FUZZTIME (20s; 500x for a count of executions)
 lint: ## gofmt, go vet and the repository's own rules
 	@test -z "$$(gofmt -l . | tee -a /dev/stderr)"
 	$(GO) vet ./...
-	$(GO) test ./internal/lint
+	$(SUM) --packages ./internal/lint -- $(TESTFLAGS)
 
 demo: build ## serve a volume from a config file, discover, verify, measure, clean up
 	docs/demo.sh

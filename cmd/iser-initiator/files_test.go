@@ -263,3 +263,13 @@ func TestFileShorterThanLength(t *testing.T) {
 	must(t, "write", url, in, "--length", "5KiB", "--pad")
 	must(t, "verify", url, in, "--pad")
 }
+
+// A command has no more buffers than its range fills, and one at least.
+func TestPieces(t *testing.T) {
+	s := &stream{depth: 8, chunk: 64 << 10}
+	for most, want := range map[int64]int{0: 1, 1: 1, 64 << 10: 1, 64<<10 + 1: 2, 448 << 10: 7, 448<<10 + 1: 8, 1 << 40: 8} {
+		if got := len(s.pieces(most)); got != want {
+			t.Errorf("%d buffers for %d bytes, want %d", got, most, want)
+		}
+	}
+}

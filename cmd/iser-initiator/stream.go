@@ -42,9 +42,10 @@ type stream struct {
 
 var errDiffer = errors.New("the contents differ")
 
-func (s *stream) pieces() []*piece {
-	ps := make([]*piece, s.depth)
-	mem := make([]byte, s.depth*s.chunk)
+// pieces are as many as are under way at a time, and no more than most bytes need.
+func (s *stream) pieces(most int64) []*piece {
+	n := int(min(int64(s.depth), max((most+int64(s.chunk)-1)/int64(s.chunk), 1)))
+	ps, mem := make([]*piece, n), make([]byte, n*s.chunk)
 	for i := range ps {
 		ps[i] = &piece{buf: mem[i*s.chunk : (i+1)*s.chunk : (i+1)*s.chunk], done: make(chan struct{}, 1)}
 	}
@@ -80,7 +81,7 @@ func (s *stream) start(ctx context.Context, p *piece) {
 // read gives the range to take, in order, with depth chunks read ahead.
 func (s *stream) read(ctx context.Context, take func(p []byte) error) error {
 	ctx, cancel := context.WithCancel(ctx)
-	ps := s.pieces()
+	ps := s.pieces(s.length)
 	started, taken := 0, 0 // pieces
 	defer func() {
 		cancel()
@@ -175,7 +176,7 @@ func growsByHoles(f *os.File) bool {
 func (s *stream) write(ctx context.Context, r io.Reader) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	ps := s.pieces()
+	ps := s.pieces(s.room())
 	failed := s.submit(ctx, r, ps)
 	for _, p := range ps {
 		if failed != nil {
@@ -188,13 +189,18 @@ func (s *stream) write(ctx context.Context, r io.Reader) error {
 	return failed
 }
 
+// room is how many bytes may be written at most.
+func (s *stream) room() int64 {
+	if s.length >= 0 {
+		return s.length
+	}
+	return s.lun.Info().Size - s.off
+}
+
 // submit begins to write what comes from r, a piece of ps after the other, each again when
 // its last write has ended. Those that it leaves under way are for the caller to wait for.
 func (s *stream) submit(ctx context.Context, r io.Reader, ps []*piece) error {
-	room := s.lun.Info().Size - s.off
-	if s.length >= 0 {
-		room = s.length
-	}
+	room := s.room()
 	for i := 0; ; i = (i + 1) % len(ps) {
 		p := ps[i]
 		if err := s.written(p); err != nil {

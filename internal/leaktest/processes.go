@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -12,6 +13,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // A test binary that is killed, or ends by its -test.timeout, cleans nothing up. What its tests have started
@@ -51,6 +54,9 @@ func startGuard(mark string) (end func(), err error) {
 	env := slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, markEnv+"=") })
 	guard.Env = append(env, guardEnv+"="+mark, "GORACE=atexit_sleep_ms=0")
 	guard.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // what a terminal tells the tests is not for it
+	// Who has started the tests with descriptors of its own may wait for their last copy to be closed, as the
+	// fuzzing engine does with its workers'; the guard lives on. An older kernel does not know the call.
+	_ = unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC)
 	in, err := guard.StdinPipe()
 	if err != nil {
 		return nil, err

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -37,6 +39,13 @@ func TestProcesses(t *testing.T) {
 	}
 	c := exec.Command(exe)
 	c.Env = append(os.Environ(), playEnv+"=1")
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	defer w.Close()
+	c.ExtraFiles = []*os.File{w}
 	out, err := c.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -54,8 +63,34 @@ func TestProcesses(t *testing.T) {
 		all := processes(mark)
 		return strings.Count(all, "\n") == 1 && strings.HasSuffix(all, ": sleep 3600 \n")
 	})
+	for _, pid := range marked(guardEnv + "=" + mark) {
+		for _, fd := range descriptors(t, pid) {
+			if fd == descriptors(t, os.Getpid())[w.Fd()] {
+				t.Errorf("the guard keeps a descriptor that the tests were started with: %s", fd)
+			}
+		}
+	}
 	if err := c.Process.Signal(syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 	await.True(t, "the process ends with the one that was killed", func() bool { return len(marked(mark)) == 0 })
+}
+
+// descriptors are the open files of a process, by number.
+func descriptors(t *testing.T, pid int) map[uintptr]string {
+	t.Helper()
+	dir := fmt.Sprintf("/proc/%d/fd", pid)
+	all, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fds := map[uintptr]string{}
+	for _, e := range all {
+		n, err := strconv.ParseUint(e.Name(), 10, 31)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fds[uintptr(n)], _ = os.Readlink(filepath.Join(dir, e.Name())) // what reads the folder has ended
+	}
+	return fds
 }

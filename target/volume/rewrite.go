@@ -133,7 +133,7 @@ func (z *Rewriter) Begin(o Rewrite) (*Outcome, error) {
 	if restricted && o.Unrestricted {
 		return nil, ErrRestricted
 	}
-	if err := z.mark(&o, z.save); err != nil {
+	if err := z.mark(&o); err != nil {
 		return nil, err
 	}
 	z.mu.Lock()
@@ -252,7 +252,8 @@ func (z *Rewriter) save(o *Rewrite) error {
 	if o == nil {
 		return z.saveEnded(next)
 	}
-	next.Op = o
+	op := *o // o goes on being its caller's
+	next.Op = &op
 	return z.vol.state.save(next)
 }
 

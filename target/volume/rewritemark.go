@@ -26,29 +26,58 @@ import (
 // begun reports whether blocks may have been changed.
 func (o *Rewrite) begun() bool { return o.Failed || o.Pass > 0 || o.Offset > 0 }
 
-// mark gives o a token, and marks the volume when save has saved o.
-func (z *Rewriter) mark(o *Rewrite, save func(*Rewrite) error) error {
+// mark saves o, with a token where the volume can be marked, and marks it then.
+func (z *Rewriter) mark(o *Rewrite) error {
 	m, marks := z.vol.dev.(blockdev.Marker)
 	if !marks || !z.vol.state.keeps() {
-		return save(o)
+		return z.save(o)
 	}
-	if _, err := m.Mark(blockdev.MarkRewrite); err != nil {
-		return save(o)
+	mark, err := m.Mark(blockdev.MarkRewrite)
+	switch {
+	case errors.Is(err, blockdev.ErrNotSupported):
+		return z.save(o)
+	case err != nil:
+		return err
 	}
+	before := z.saved()
 	if o.Token = rand.Text(); z.vol.Gates()&(SanitizeFailed|Corrupt) != 0 {
 		z.mu.Lock()
 		o.Token = z.now.Token // the mark is that of the one that has failed
 		z.mu.Unlock()
 	}
-	if err := save(o); err != nil || o.Token == "" {
+	if err := z.save(o); err != nil || o.Token == "" {
 		return err
 	}
-	if m.SetMark(blockdev.MarkRewrite, o.Token+" "+z.vol.state.store.Dir()) == nil {
+	if token, _, _ := strings.Cut(mark, " "); token == o.Token || m.SetMark(blockdev.MarkRewrite, o.Token+" "+z.vol.state.store.Dir()) == nil {
 		return nil
 	}
 	_ = m.SetMark(blockdev.MarkRewrite, "") // it may be there in part; the rewrite can be carried out all the same
 	o.Token = ""
-	return save(o)
+	err = z.save(o)
+	if err != nil {
+		z.takeBack(before)
+	}
+	return err
+}
+
+// saved returns what has been saved of a rewrite; nil: nothing.
+func (z *Rewriter) saved() *Rewrite {
+	z.vol.state.mu.Lock()
+	defer z.vol.state.mu.Unlock()
+	return z.vol.state.kept.Op
+}
+
+// takeBack has what is saved tell of before again, after a rewrite that has been saved and does not
+// begin. While that cannot be saved either, a restart forgets that one, of whose token there is no mark.
+func (z *Rewriter) takeBack(before *Rewrite) {
+	s := &z.vol.state
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	next := s.kept
+	next.Op = before
+	if s.save(next) != nil {
+		s.kept, s.unsaved = next, true // whatever is saved next has it right
+	}
 }
 
 // saveEnded saves next without a rewrite, and takes the mark away. One that stays is known to be of

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"strings"
+	"syscall"
 	"testing"
 
 	"softiser/blockdev"
@@ -16,13 +17,14 @@ type marked struct {
 	*rewritten
 	mark    string // guarded by mu
 	refuses bool   // it cannot be set
+	unread  error  // of who asks for it
 }
 
 func (d *marked) Mark(kind blockdev.MarkKind) (string, error) {
 	if kind != blockdev.MarkRewrite {
 		return "", nil
 	}
-	return d.has(), nil
+	return d.has(), d.unread
 }
 
 func (d *marked) has() string {
@@ -182,5 +184,81 @@ func TestNoRoomForAMark(t *testing.T) {
 	await.True(t, "it is done", func() bool { return again.v.Gates() == 0 })
 	if _, s, _ := again.v.Rewriter.LastSanitize(); s != Sanitized {
 		t.Errorf("%v", s)
+	}
+}
+
+// fills is a folder that has room for so many records more.
+type fills struct {
+	dirStore
+	left int
+}
+
+func (d *fills) Save(name string, b []byte) error {
+	if d.left--; d.left < 0 {
+		return syscall.ENOSPC
+	}
+	return d.dirStore.Save(name, b)
+}
+
+// TestBeginningThatCouldNotBeSaved: a rewrite that was answered with an error has left nothing that a
+// restart would go on with, nor does the next that is saved.
+func TestBeginningThatCouldNotBeSaved(t *testing.T) {
+	for name, x := range map[string]struct {
+		unread error
+		later  bool // something else is saved before the restart
+	}{
+		"nothing else is saved": {},
+		"something is":          {later: true},
+		"the mark is unread":    {unread: syscall.EIO},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := &marked{rewritten: newRewritten(t, 64<<10), refuses: true}
+			cfg := Config{Device: d, StateDir: t.TempDir()}
+			b := serve(t, new(Registry), cfg, "v")
+			s := &fills{dirStore(cfg.StateDir), 1} // the state with the token, and not that without
+			b.v.state.store, d.unread = s, x.unread
+			if _, err := b.v.Rewriter.Begin(Rewrite{Kind: Overwrite, Passes: 1, Pattern: []byte{1}}); err == nil {
+				t.Fatal("it has begun")
+			}
+			if x.unread != nil && s.left != 1 {
+				t.Error("something was saved of a rewrite without a token, of a volume that is marked perhaps")
+			}
+			s.left, d.unread = 1<<30, nil
+			if x.later {
+				if err := b.v.Register(client("h", 1), &Register{NewKey: 1, Ignore: true, Persist: true}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			b.close()
+			again := serve(t, new(Registry), cfg, "v")
+			if g := again.v.Gates(); g != 0 || len(d.wrote) != 0 {
+				t.Errorf("gates %x, %d writes", g, len(d.wrote))
+			}
+		})
+	}
+}
+
+// TestMarkThatIsThere: what has failed is not marked anew for the rewrite that mends it. So that begins
+// with what a full disk has room for, and a restart knows of it.
+func TestMarkThatIsThere(t *testing.T) {
+	d := &marked{rewritten: newRewritten(t, 64<<10)}
+	cfg, o := Config{Device: d, StateDir: t.TempDir()}, Rewrite{Kind: Overwrite, Passes: 1, Pattern: []byte{1}}
+	interrupt(t, cfg, d, o, true)
+	mark := d.has()
+	b := serve(t, new(Registry), cfg, "v")
+	s := &fills{dirStore(cfg.StateDir), 1}
+	hold := make(chan struct{}) // until the mark has been seen
+	b.v.state.store, d.refuses, d.hold = s, true, hold
+	end, err := b.v.Rewriter.Begin(o)
+	if now := d.has(); err != nil || now != mark {
+		t.Errorf("%v, mark %q, was %q", err, now, mark)
+	}
+	s.left = 1 << 30
+	close(hold)
+	if err == nil {
+		b.wait(end)
+	}
+	if g := b.v.Gates(); g != 0 {
+		t.Errorf("gates %x", g)
 	}
 }

@@ -120,7 +120,7 @@ func (t *tie) settle(goesOn bool) {
 	}
 }
 
-// hold ties the folder, if it is not. An error says that the folder cannot be written.
+// hold ties the folder, if it is not. An error says that the folder cannot be written, or the mark not be read.
 func (t *tie) hold() error {
 	if t.held.Load() {
 		return nil
@@ -130,14 +130,16 @@ func (t *tie) hold() error {
 	if t.held.Load() {
 		return nil
 	}
-	m, ok := t.marker()
-	if ok {
-		_, err := m.Mark(blockdev.MarkState)
-		ok = err == nil
+	err := blockdev.ErrNotSupported
+	if m, ok := t.marker(); ok {
+		_, err = m.Mark(blockdev.MarkState)
 	}
-	if !ok {
+	switch {
+	case errors.Is(err, blockdev.ErrNotSupported):
 		t.held.Store(true) // it stays without
 		return nil
+	case err != nil:
+		return err
 	}
 	return t.renew()
 }

@@ -22,6 +22,7 @@ type tiedDisk struct {
 	none     bool // it keeps none
 	refuses  bool // it has no room for one
 	readOnly bool
+	unread   error // of who asks for the mark
 }
 
 func (d *tiedDisk) Info() blockdev.Info {
@@ -37,7 +38,7 @@ func (d *tiedDisk) Mark(kind blockdev.MarkKind) (string, error) {
 	case kind != blockdev.MarkState:
 		return "", nil
 	}
-	return d.mark, nil
+	return d.mark, d.unread
 }
 
 func (d *tiedDisk) SetMark(kind blockdev.MarkKind, text string) error {
@@ -522,6 +523,26 @@ func TestNotTied(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestMarkThatIsNotRead: where it cannot be told whether the volume takes a mark, nothing is done that needs
+// one; the next attempt ties it.
+func TestMarkThatIsNotRead(t *testing.T) {
+	j := newTied(t)
+	j.begin()
+	j.dev.unread = errStep
+	if _, err := j.v.Journal.Write(fill(journalledLen, 2), journalledAt, nil); !errors.Is(err, errStep) {
+		t.Errorf("an atomic write: %v", err)
+	}
+	if err := j.v.MarkBad(0, 512); !errors.Is(err, errStep) {
+		t.Errorf("a bad block: %v", err)
+	}
+	j.dev.unread = nil
+	j.write(3)
+	if j.dev.mark == "" || j.file(".tie") == "" {
+		t.Errorf("mark %q, record %q", j.dev.mark, j.file(".tie"))
+	}
+	j.end()
 }
 
 // TestReadOnlyIsNotTied: who may only read is served with any folder.

@@ -114,10 +114,7 @@ func (v *Volume) loadState() error {
 	s.kept = kept
 	v.publishMarks(kept.Marks)
 	v.SetGate(Protected, kept.Protected)
-	v.Rewriter.sanitized = kept.Sanitized
-	if kept.Op != nil && v.dev != nil {
-		v.Rewriter.restore(kept.Op)
-	}
+	v.Rewriter.restore(&kept)
 	v.now.Store(restoreReservations(&kept))
 	return v.hereLocked()
 }

@@ -221,14 +221,20 @@ func (z *Rewriter) forget() {
 	z.now, z.done, z.total, z.sanitized = Rewrite{}, 0, 0, nil
 }
 
-// restore takes over the state that was saved.
-func (z *Rewriter) restore(o *Rewrite) {
-	put := *o
-	put.Failed = o.Failed || o.Kind == Format
-	z.put(&put)
+// restore takes over what was saved.
+func (z *Rewriter) restore(kept *savedState) {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	z.sanitized = kept.Sanitized
+	if kept.Op == nil || z.vol.dev == nil {
+		return
+	}
+	o := *kept.Op
+	o.Failed = o.Failed || o.Kind == Format
+	z.put(&o)
 }
 
-// put makes o what runs from where it stands, or has failed.
+// put makes o what runs from where it stands, or has failed. Preconditions: mu is held.
 func (z *Rewriter) put(o *Rewrite) {
 	z.now = *o
 	g := z.vol.Geo()

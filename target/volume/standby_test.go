@@ -2,6 +2,7 @@ package volume
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 
 	"softiser/blockdev"
@@ -40,4 +41,33 @@ func TestStuckEntryStays(t *testing.T) {
 	if b.v.Journal.stuck.Load() {
 		t.Error("the entry is still to be put back here")
 	}
+}
+
+// A host may ask about the last sanitize while the volume comes to this node.
+func TestLastSanitizeDuringActivate(t *testing.T) {
+	s := sharedDir{dirStore(t.TempDir())}
+	disk := newDevice(t, "disk")
+	a, b := newNode(t, s), newNode(t, s)
+	a.take(disk)
+	end, err := a.v.Rewriter.Begin(Rewrite{Kind: Overwrite, Passes: 1, Pattern: []byte{1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.wait(end)
+	a.give()
+	var here atomic.Bool
+	asked := make(chan struct{})
+	go func() {
+		defer close(asked)
+		for !here.Load() {
+			b.v.Rewriter.LastSanitize() // for the race detector
+		}
+	}()
+	b.take(disk)
+	here.Store(true)
+	<-asked
+	if _, st, _ := b.v.Rewriter.LastSanitize(); st != Sanitized {
+		t.Errorf("status %d", st)
+	}
+	b.give()
 }

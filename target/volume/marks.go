@@ -195,8 +195,8 @@ func (b *badBlocks) ReadAt(p []byte, off int64) (int, error) {
 }
 
 // MarkBad makes reads of [off, off+n) fail until the blocks are written. After an error nothing
-// is marked, unless it is statefile.ErrUncertain: then the blocks are until the volume ends,
-// and a write ends it for good. Preconditions: MayMark, and the caller holds the blocks
+// is marked, unless it is statefile.ErrUncertain: then the blocks are at least until the volume
+// ends, and a write ends it for good. Preconditions: MayMark, and the caller holds the blocks
 // exclusively.
 func (b *badBlocks) MarkBad(off, n int64) error {
 	if err := b.tie.hold(); err != nil {
@@ -204,7 +204,7 @@ func (b *badBlocks) MarkBad(off, n int64) error {
 	}
 	b.state.mu.Lock()
 	defer b.state.mu.Unlock()
-	if off+n > b.medium.Geo().Info.Size {
+	if size := b.medium.Geo().Info.Size; off > size || n > size-off {
 		return blockdev.ErrOutOfRange
 	}
 	now := b.marksNow().with(off, off+n)

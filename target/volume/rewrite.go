@@ -133,7 +133,9 @@ func (z *Rewriter) Begin(o Rewrite) (*Outcome, error) {
 	if restricted && o.Unrestricted {
 		return nil, ErrRestricted
 	}
+	before := z.saved()
 	if err := z.mark(&o); err != nil {
+		z.takeBack(before)
 		return nil, err
 	}
 	z.mu.Lock()

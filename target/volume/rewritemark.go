@@ -39,7 +39,6 @@ func (z *Rewriter) mark(o *Rewrite) error {
 	case err != nil:
 		return err
 	}
-	before := z.saved()
 	if o.Token = rand.Text(); z.vol.Gates()&(SanitizeFailed|Corrupt) != 0 {
 		z.mu.Lock()
 		o.Token = z.now.Token // the mark is that of the one that has failed
@@ -53,11 +52,7 @@ func (z *Rewriter) mark(o *Rewrite) error {
 	}
 	_ = m.SetMark(blockdev.MarkRewrite, "") // it may be there in part; the rewrite can be carried out all the same
 	o.Token = ""
-	err = z.save(o)
-	if err != nil {
-		z.takeBack(before)
-	}
-	return err
+	return z.save(o)
 }
 
 // saved returns what has been saved of a rewrite; nil: nothing.
@@ -67,16 +62,19 @@ func (z *Rewriter) saved() *Rewrite {
 	return z.vol.state.kept.Op
 }
 
-// takeBack has what is saved tell of before again, after a rewrite that has been saved and does not
-// begin. While that cannot be saved either, a restart forgets that one, of whose token there is no mark.
+// takeBack has what is saved tell of before again, after a rewrite that does not begin, for something of
+// it may have been saved. While that cannot be saved either, the next change does.
 func (z *Rewriter) takeBack(before *Rewrite) {
 	s := &z.vol.state
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.kept.Op == before && !s.unsaved {
+		return
+	}
 	next := s.kept
 	next.Op = before
 	if s.save(next) != nil {
-		s.kept, s.unsaved = next, true // whatever is saved next has it right
+		s.kept, s.unsaved = next, true
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"softiser/blockdev"
 	"softiser/internal/await"
+	"softiser/target/internal/statefile"
 )
 
 // marked is a rewritten that keeps a mark.
@@ -187,35 +188,47 @@ func TestNoRoomForAMark(t *testing.T) {
 	}
 }
 
-// fills is a folder that has room for so many records more.
+// fills is a folder that has room for so many records more, of which the first may not be durable.
 type fills struct {
 	dirStore
-	left int
+	left      int
+	uncertain bool
 }
 
 func (d *fills) Save(name string, b []byte) error {
 	if d.left--; d.left < 0 {
 		return syscall.ENOSPC
 	}
-	return d.dirStore.Save(name, b)
+	err := d.dirStore.Save(name, b)
+	if err == nil && d.uncertain {
+		d.uncertain = false
+		return statefile.ErrUncertain
+	}
+	return err
 }
 
 // TestBeginningThatCouldNotBeSaved: a rewrite that was answered with an error has left nothing that a
 // restart would go on with, nor does the next that is saved.
 func TestBeginningThatCouldNotBeSaved(t *testing.T) {
 	for name, x := range map[string]struct {
-		unread error
-		later  bool // something else is saved before the restart
+		room      int  // for records
+		uncertain bool // of a device that keeps no marks
+		unread    error
+		later     bool // something else is saved before the restart
 	}{
-		"nothing else is saved": {},
-		"something is":          {later: true},
-		"the mark is unread":    {unread: syscall.EIO},
+		"nothing else is saved": {room: 1}, // the state with the token, and not that without
+		"something is":          {room: 1, later: true},
+		"uncertain":             {room: 2, uncertain: true},
+		"the mark is unread":    {room: 1, unread: syscall.EIO},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := &marked{rewritten: newRewritten(t, 64<<10), refuses: true}
 			cfg := Config{Device: d, StateDir: t.TempDir()}
+			if x.uncertain {
+				cfg.Device = d.rewritten
+			}
 			b := serve(t, new(Registry), cfg, "v")
-			s := &fills{dirStore(cfg.StateDir), 1} // the state with the token, and not that without
+			s := &fills{dirStore: dirStore(cfg.StateDir), left: x.room, uncertain: x.uncertain}
 			b.v.state.store, d.unread = s, x.unread
 			if _, err := b.v.Rewriter.Begin(Rewrite{Kind: Overwrite, Passes: 1, Pattern: []byte{1}}); err == nil {
 				t.Fatal("it has begun")
@@ -246,7 +259,7 @@ func TestMarkThatIsThere(t *testing.T) {
 	interrupt(t, cfg, d, o, true)
 	mark := d.has()
 	b := serve(t, new(Registry), cfg, "v")
-	s := &fills{dirStore(cfg.StateDir), 1}
+	s := &fills{dirStore: dirStore(cfg.StateDir), left: 1}
 	hold := make(chan struct{}) // until the mark has been seen
 	b.v.state.store, d.refuses, d.hold = s, true, hold
 	end, err := b.v.Rewriter.Begin(o)

@@ -127,6 +127,7 @@ func TestWhoMayImportSys(t *testing.T) {
 		"benchmarks":             "CPU placement and times",
 		"interop":                "running guests",
 		"cmd":                    "process limits",
+		"internal/leaktest":      "descriptors that tests were started with",
 		"internal/terminal":      "input that ends with its command, pseudo-terminals of tests",
 	}
 	for _, f := range sources(t) {

@@ -154,8 +154,9 @@ func (s *subsystem) sanitizeLog() *nvme.SanitizeLog {
 		o, st, progress := n.vol.Rewriter.LastSanitize()
 		if k := rank(st); k < worst || k == worst && progress >= l.Progress {
 			continue
+		} else {
+			worst = k
 		}
-		worst = k
 		l = nvme.SanitizeLog{Progress: 0xFFFF, State: sanitizeStates[st]}
 		if st == volume.NeverSanitized {
 			continue

@@ -249,22 +249,6 @@ func (z *Rewriter) put(o *Rewrite) {
 	}
 }
 
-// save keeps o (nil: none) through power loss.
-func (z *Rewriter) save(o *Rewrite) error {
-	if !z.vol.state.keeps() {
-		return nil
-	}
-	z.vol.state.mu.Lock()
-	defer z.vol.state.mu.Unlock()
-	next := z.vol.state.kept
-	if o == nil {
-		return z.saveEnded(next)
-	}
-	op := *o // o goes on being its caller's
-	next.Op = &op
-	return z.vol.state.save(next)
-}
-
 // saveDone keeps that o has ended well. No block is marked any more.
 func (z *Rewriter) saveDone(o *Rewrite) error {
 	if !z.vol.state.keeps() {

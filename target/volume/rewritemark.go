@@ -78,6 +78,22 @@ func (z *Rewriter) takeBack(before *Rewrite) {
 	}
 }
 
+// save keeps o (nil: none) through power loss.
+func (z *Rewriter) save(o *Rewrite) error {
+	if !z.vol.state.keeps() {
+		return nil
+	}
+	z.vol.state.mu.Lock()
+	defer z.vol.state.mu.Unlock()
+	next := z.vol.state.kept
+	if o == nil {
+		return z.saveEnded(next)
+	}
+	op := *o // o goes on being its caller's
+	next.Op = &op
+	return z.vol.state.save(next)
+}
+
 // saveEnded saves next without a rewrite, and takes the mark away. One that stays is known to be of
 // a rewrite that has ended. Preconditions: state.mu is held.
 func (z *Rewriter) saveEnded(next savedState) error {

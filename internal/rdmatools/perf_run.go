@@ -10,8 +10,8 @@ import (
 	"softiser/rdma"
 )
 
-// perfRun is the client of one measurement. All of it happens in the completion
-// handler, on whatever goroutine brings the completions.
+// perfRun is the client of one measurement. After the first messages, all of it happens in the
+// completion handler, on whatever goroutine brings the completions.
 type perfRun struct {
 	*endpoint
 	*perf
@@ -20,9 +20,11 @@ type perfRun struct {
 	dest   rdma.Destination // of datagrams
 	done   chan error       // capacity 1
 
-	wcs           [64]rdma.WC
-	out           []rdma.SGE
-	in            []rdma.SGE
+	wcs [64]rdma.WC
+	out []rdma.SGE
+	in  []rdma.SGE
+
+	mu            sync.Mutex // guards what follows until done, against first messages that are answered while others are posted
 	posted, ended int
 	finishing     bool // all posted; waiting for the answer that says all has arrived
 	end           time.Time
@@ -55,15 +57,8 @@ func (r *perfRun) prepare() error {
 
 // run starts and waits for the end.
 func (r *perfRun) run(ctx context.Context) (*perfResult, error) {
-	r.end = r.deadline()
-	r.start = time.Now()
-	for i := range r.depth {
-		if i > 0 && !r.more() { // one at least, however soon the time is over
-			break
-		}
-		if err := r.postOne(); err != nil {
-			return nil, err
-		}
+	if err := r.postFirst(); err != nil {
+		return nil, err
 	}
 	r.qp.Push()
 	ctx, quiet := r.whileHeard(ctx, r.endpoint)
@@ -90,6 +85,23 @@ func (r *perfRun) run(ctx context.Context) (*perfResult, error) {
 		return nil, over(ctx)
 	}
 	return &perfResult{iters: r.ended, took: r.took, lat: r.lat}, nil
+}
+
+// postFirst starts the clock, and posts as many messages as are under way at a time. Nothing is pushed,
+// but the queue pair may take them along with what it sends of itself.
+func (r *perfRun) postFirst() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.end, r.start = r.deadline(), time.Now()
+	for i := range r.depth {
+		if i > 0 && !r.more() { // one at least, however soon the time is over
+			break
+		}
+		if err := r.postOne(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // perfSilence is how long a run may stand still whose messages may be lost.
@@ -149,6 +161,14 @@ func (r *perfRun) postOne() error {
 
 // handle is the completion handler.
 func (r *perfRun) handle(cq *rdma.CQ) {
+	r.poll(cq)
+	r.qp.Push() // may bring completions, and so this handler once more
+}
+
+// poll takes what has completed.
+func (r *perfRun) poll(cq *rdma.CQ) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	for n := cq.Poll(r.wcs[:]); n > 0; n = cq.Poll(r.wcs[:]) {
 		for i := range r.wcs[:n] {
 			if err := r.complete(&r.wcs[i]); err != nil && !r.over {
@@ -157,7 +177,6 @@ func (r *perfRun) handle(cq *rdma.CQ) {
 			}
 		}
 	}
-	r.qp.Push()
 }
 
 // complete counts a completion and posts what follows from it.

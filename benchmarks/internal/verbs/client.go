@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"syscall"
 	"time"
 
@@ -17,9 +18,11 @@ import (
 
 // client keeps Depth messages outstanding, from the completion handler.
 type client struct {
-	o      Options
-	end    *end
-	peer   window
+	o    Options
+	end  *end
+	peer window
+
+	first  sync.Mutex // keeps the handler of a stream away while fill posts; what follows is the handler's
 	wc     [64]rdma.WC
 	sge    [1]rdma.SGE
 	wr     rdma.SendWR
@@ -192,13 +195,15 @@ func (c *client) recv(id uint64) {
 	c.end.qp.PostRecv(rdma.RecvWR{ID: id, SGL: c.sge[:]})
 }
 
-// fill posts the first messages. Completions may already arrive while it runs:
-// it queues all of them before it pushes.
+// fill posts the first messages. Nothing is pushed before all are queued, but the queue pair may
+// take them along with what it sends of itself, so that completions arrive meanwhile.
 func (c *client) fill() {
+	c.first.Lock()
 	c.flight = c.o.Depth
 	for range c.o.Depth {
 		c.post()
 	}
+	c.first.Unlock()
 	c.end.qp.Push()
 }
 
@@ -227,7 +232,15 @@ func (c *client) fail(err error) {
 
 // stream replaces every completed message by a new one until time is up.
 func (c *client) stream(cq *rdma.CQ) {
-	posted := false
+	if c.replace(cq) {
+		c.end.qp.Push()
+	}
+}
+
+// replace is stream without the push that it may ask for.
+func (c *client) replace(cq *rdma.CQ) (posted bool) {
+	c.first.Lock()
+	defer c.first.Unlock()
 	for n := cq.Poll(c.wc[:]); n > 0; n = cq.Poll(c.wc[:]) {
 		over := !time.Now().Before(c.stopAt)
 		for i := range c.wc[:n] {
@@ -249,9 +262,7 @@ func (c *client) stream(cq *rdma.CQ) {
 			posted = true
 		}
 	}
-	if posted {
-		c.end.qp.Push()
-	}
+	return posted
 }
 
 // ping sends one message and, by RDMA Write, an empty Send behind it that tells

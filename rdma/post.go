@@ -70,7 +70,8 @@ func (qp *QP) checkWR(wr *SendWR) (uint32, error) {
 }
 
 // Enqueue puts one work request on the send queue without transmitting; Push
-// starts it. It never calls a CQ handler. The error is ErrQueueFull, ErrState
+// starts it, unless it goes along before with what the queue pair sends of itself. It never
+// calls a CQ handler, but one may run meanwhile, also about this request. The error is ErrQueueFull, ErrState
 // (not connected) or ErrInvalid; then nothing has been queued.
 func (qp *QP) Enqueue(wr *SendWR) error {
 	p := Post(qp)

@@ -8,6 +8,7 @@ import (
 	"math"
 	"strings"
 	"time"
+	"unicode/utf8"
 )
 
 // initFabrics clears s and makes it a Fabrics command.
@@ -206,6 +207,7 @@ var (
 	errNoName   = errors.New("empty")
 	errLongName = fmt.Errorf("longer than %d bytes", MaxNQN)
 	errUnended  = errors.New("not ended by a zero byte")
+	errNoText   = errors.New("not UTF-8")
 )
 
 // CheckNQN reports what keeps s from being an NQN: 1 to 223 bytes of printable
@@ -228,7 +230,8 @@ func CheckNQN(s string) error {
 }
 
 // parseNQN reads a name from its field. Hosts are free in what they call
-// themselves, so it must be there and end, no more.
+// themselves, so it must be there, be text and end, no more: what is no text
+// would be another name after an upgrade, and no label of a metric.
 func parseNQN(field []byte) (string, error) {
 	n := bytes.IndexByte(field, 0)
 	switch {
@@ -238,6 +241,8 @@ func parseNQN(field []byte) (string, error) {
 		return "", errNoName
 	case n > MaxNQN:
 		return "", errLongName
+	case !utf8.Valid(field[:n]):
+		return "", errNoText
 	}
 	return string(field[:n]), nil
 }

@@ -180,6 +180,8 @@ func TestConnectData(t *testing.T) {
 		{"no subsystem", 256, strings.Repeat("\x00", 256), 256},
 		{"no host", 512, strings.Repeat("\x00", 256), 512},
 		{"a subsystem without an end", 256, strings.Repeat("n", 256), 256},
+		{"a subsystem that is no text", 256, "nqn.\xff\x00", 256},
+		{"a host that is no text", 512, "nqn.\xe2\x82\x00", 512},
 		{"a host of 224 bytes", 512, strings.Repeat("n", 224) + strings.Repeat("\x00", 32), 512},
 	} {
 		bad := bytes.Clone(b)

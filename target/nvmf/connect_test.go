@@ -39,6 +39,7 @@ func TestConnectRefused(t *testing.T) {
 		{"subsystem", func(c nvme.Connect, d *nvme.ConnectData) { d.Subsystem = "nqn.other" }, nil, nvme.ConnectInvalidParameters, 0x10100},
 		{"no subsystem", func(c nvme.Connect, d *nvme.ConnectData) { d.Subsystem = "" }, nil, nvme.ConnectInvalidParameters, 0x10100},
 		{"no host", func(c nvme.Connect, d *nvme.ConnectData) { d.Host = "" }, nil, nvme.ConnectInvalidParameters, 0x10200},
+		{"a host whose name is no text", func(c nvme.Connect, d *nvme.ConnectData) { d.Host = "nqn.good\xff" }, nil, nvme.ConnectInvalidParameters, 0x10200},
 		{"host", func(c nvme.Connect, d *nvme.ConnectData) { d.Host = "nqn.bad" }, nil, nvme.ConnectInvalidHost, 0x10200},
 		{"host from elsewhere", func(c nvme.Connect, d *nvme.ConnectData) { d.Host = "nqn.far" }, nil, nvme.ConnectInvalidHost, 0x10200},
 		{"static controller", func(c nvme.Connect, d *nvme.ConnectData) { d.CntlID = nvme.CntlIDStatic }, nil, nvme.ConnectInvalidParameters, 0x10010},

@@ -1,6 +1,7 @@
 package iscsi
 
 import (
+	"math/bits"
 	"slices"
 	"time"
 
@@ -23,7 +24,7 @@ import (
 // session.mu guards every field but memory; the methods are called with it held.
 type sequence struct {
 	win        window
-	held       []heldPDU           // by CmdSN modulo the window; made when first needed
+	held       []heldPDU           // by CmdSN modulo its length; made when first needed
 	n          int                 // entries of held in use
 	since      time.Duration       // when the first of them came, or one was last delivered; since Frontend.epoch
 	skip       map[uint32]struct{} // CmdSNs that count as received (ABORT TASK of a command that never came)
@@ -75,7 +76,8 @@ func (q *sequence) advance() {
 // returns false, and does neither, for a duplicate and for a number that counts as received.
 func (q *sequence) hold(c *conn, p *iscsi.PDU, now time.Duration) bool {
 	if q.held == nil {
-		q.held = make([]heldPDU, q.win.size)
+		// A power of two divides 2^32, so that no two numbers of a window that wraps share a place.
+		q.held = make([]heldPDU, 1<<bits.Len(uint(q.win.size-1)))
 	}
 	sn := p.BHS.CmdSN()
 	at := q.at(sn)

@@ -46,13 +46,18 @@ func (r *perfRun) prepare() error {
 		}
 	}
 	if r.kind.latency {
-		n := r.iters
-		if r.duration.d > 0 {
-			n = 1 << 16
-		}
-		r.lat = make([]time.Duration, 0, n)
+		r.lat = r.latencies()
 	}
 	return nil
+}
+
+// latencies is where the times of messages go: there is room for the first of many, or of an unknown number.
+func (p *perf) latencies() []time.Duration {
+	n := 1 << 16
+	if p.duration.d == 0 {
+		n = min(n, p.iters)
+	}
+	return make([]time.Duration, 0, n)
 }
 
 // run starts and waits for the end.

@@ -169,7 +169,7 @@ func (t *ptTest) run(ctx context.Context) (*perfResult, error) {
 // Latencies are half of the time from a message to the answer.
 func (t *ptTest) pingPong(ctx context.Context, send, await func(ctx context.Context, n int) error) ([]time.Duration, error) {
 	begins := t.client != t.kind.writeLatency()
-	lat := make([]time.Duration, 0, t.iters)
+	lat := t.latencies()
 	var sent time.Time
 	for n := 1; n <= t.iters; n++ {
 		if begins {
@@ -247,7 +247,7 @@ func peek(p *byte) byte { return *p }
 
 // reads is one RDMA Read, or atomic operation, after the other.
 func (t *ptTest) reads(ctx context.Context) ([]time.Duration, error) {
-	lat := make([]time.Duration, 0, t.iters)
+	lat := t.latencies()
 	for range t.iters {
 		sent := time.Now()
 		if err := t.qp.PostSend(rdma.SendWR{Op: t.kind.op, Flags: rdma.FlagSignaled, SGL: t.sgl(t.out), Remote: t.remote(), Add: 1}); err != nil {

@@ -61,8 +61,8 @@ func ucmatoseCommand() *cobra.Command {
 
 // run prepares the ends of all connections and is the server or the client.
 func (u *ucmatose) run(ctx context.Context) error {
-	if u.connections < 1 || u.count < 0 || u.count > 16384 || u.size < 0 || u.size > 1<<24 {
-		return usage.Errorf("ucmatose: want at least 1 connection (-c), 0 to 16384 messages (-C) of at most 16 MiB (-S)")
+	if u.connections < 1 || u.connections > 16384 || u.count < 0 || u.count > 16384 || u.size < 0 || u.size > 1<<24 {
+		return usage.Errorf("ucmatose: want 1 to 16384 connections (-c), 0 to 16384 messages (-C) of at most 16 MiB (-S)")
 	}
 	u.source = u.bind
 	p, err := u.params()

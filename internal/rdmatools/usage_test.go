@@ -32,6 +32,7 @@ func TestUsageIsCheckedFirst(t *testing.T) {
 		{"ud-pingpong --bind_source_ip x", "local address"},
 		{"rping -s -p 0", "1 to 65535"},
 		{"ucmatose -p 65536", "1 to 65535"},
+		{"ucmatose -c 9000000000000000000", "1 to 16384 connections"},
 		{"udaddy -p -1", "1 to 65535"},
 		{"uc-pingpong -p http", "1 to 65535"},
 		{"read-lat -p 99999", "1 to 65535"},
@@ -47,6 +48,17 @@ func TestUsageIsCheckedFirst(t *testing.T) {
 		}
 		if !usage.Is(err) && !strings.Contains(fmt.Sprint(err), "invalid argument \"") { // which the root makes one
 			t.Errorf("%s: %v is not taken for wrong usage", c.args, err)
+		}
+	}
+}
+
+// TestManyMessages: for how many messages there are to be, memory need not be there at once.
+func TestManyMessages(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, name := range []string{"read-lat", "send-lat", "write-lat", "atomic-lat"} {
+		if _, err := tool(ctx, name, "127.0.0.1", "-n", "9000000000000000000"); !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }

@@ -24,9 +24,7 @@ func (m *commands) abortLocked(doomed []*task, f *fence) abortCalls {
 		case taskFree, taskEnded:
 			continue
 		case taskCollecting:
-			if k.has(flagStall) {
-				m.sess.order.seq.stalled--
-			}
+			m.sess.order.seq.bursts.remove(k.has(flagStall))
 			if k.unsol.late != nil {
 				k.unsol.late.Stop()
 				k.unsol.late = nil

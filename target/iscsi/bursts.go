@@ -51,6 +51,29 @@ func (p *burstPool) put(b []byte) {
 	}
 }
 
+// burstsDue counts the tasks of a session whose unsolicited data is on its way.
+type burstsDue struct {
+	all      int
+	stalling int // of these: tasks that hold up the order, see flagStall
+}
+
+// add counts a task; stalls is its flagStall.
+func (b *burstsDue) add(stalls bool) {
+	b.all++
+	if stalls {
+		b.stalling++
+	}
+}
+
+// remove counts off a task that has come to the device server, or has ended. The caller
+// delivers what is held.
+func (b *burstsDue) remove(stalls bool) {
+	b.all--
+	if stalls {
+		b.stalling--
+	}
+}
+
 // dropBurstLocked gives the collected data of k back. The caller holds sess.mu.
 func (k *task) dropBurstLocked() {
 	if k.unsol.buf != nil {

@@ -1,9 +1,6 @@
 package iscsi
 
-import (
-	"softiser/internal/iscsi"
-	"softiser/target/scsi"
-)
+import "softiser/internal/iscsi"
 
 // commands are the SCSI commands of a session, from their PDUs to a slot each, and back
 // to a free one.
@@ -130,18 +127,4 @@ func (m *commands) check(p *iscsi.PDU) iscsi.RejectReason {
 		return iscsi.RejectProtocol // F=0 announces Data-Out PDUs, and the first burst is full
 	}
 	return 0
-}
-
-// taskAttr translates the ATTR field (RFC 7143 §11.3.1); untagged commands are
-// simple ones.
-func taskAttr(a uint8) scsi.TaskAttr {
-	switch a {
-	case 2:
-		return scsi.AttrOrdered
-	case 3:
-		return scsi.AttrHeadOfQueue
-	case 4:
-		return scsi.AttrACA
-	}
-	return scsi.AttrSimple
 }

@@ -53,8 +53,8 @@ func (k *task) collectLocked(p *iscsi.PDU) bool {
 		// An ORDERED task must not be passed by the commands behind it, and the
 		// device server does not know of it yet.
 		k.flags |= flagStall
-		s.order.seq.stalled++
 	}
+	s.order.seq.bursts.add(k.has(flagStall))
 	p.Release()
 	return true
 }
@@ -155,7 +155,7 @@ func (u *unsolicited) gather(p *iscsi.PDU, params *iscsi.Params) (next burstNext
 }
 
 // collectedLocked ends the collection of unsolicited data. The caller then releases sess.mu
-// and calls endBurst, with the result: whether the CmdSN order was waiting for the burst.
+// and calls endBurst, with the result: whether the task holds up the CmdSN order.
 func (k *task) collectedLocked(next burstNext) (stall bool) {
 	u := &k.unsol
 	k.setStateLocked(taskRunning)
@@ -168,13 +168,11 @@ func (k *task) collectedLocked(next burstNext) (stall bool) {
 		u.late.Stop()
 		u.late = nil
 	}
-	if stall = k.has(flagStall); stall {
-		k.session().order.seq.stalled--
-	}
-	return stall
+	return k.has(flagStall)
 }
 
-// endBurst executes the command whose burst is over, or answers it with an error, as next says.
+// endBurst executes the command whose burst is over, or answers it with an error, as next says,
+// and then delivers what waited for it: no sooner, or that would pass it.
 // stall is what collectedLocked has returned; here is as in deliverHeld.
 func (k *task) endBurst(here *conn, next burstNext, stall bool) {
 	s, via := k.session(), k.Via() // when it has been carried out, the slot may belong to someone else
@@ -194,7 +192,11 @@ func (k *task) endBurst(here *conn, next burstNext, stall bool) {
 	case burstLost:
 		k.fail(spc.KeyAborted, ascProtocolCRC)
 	}
-	if stall {
+	s.mu.Lock()
+	s.order.seq.bursts.remove(stall)
+	waits := s.order.seq.n > 0
+	s.mu.Unlock()
+	if waits {
 		s.order.deliverHeld(here)
 	}
 }
@@ -238,7 +240,7 @@ func (k *task) busy() {
 // ABORTED, because another initiator has aborted it (TAS, SPC-4 §7.5.8). Data that still arrives for
 // it is dropped. The caller holds sess.mu.
 func (k *task) tellAbortedLocked() {
-	k.collectedLocked(burstEnded)
+	k.session().order.seq.bursts.remove(k.collectedLocked(burstEnded))
 	t := &k.scsi
 	t.Status, t.SenseLen = spc.StatusTaskAborted, 0
 	t.Sent, t.Wanted, t.Silent = 0, 0, false

@@ -151,6 +151,118 @@ func TestOrderedWriteIsNotPassed(t *testing.T) {
 	mustEqual(t, "the READ behind it", r.finish(rd, nil).data, data)
 }
 
+// Nor does an ORDERED command pass a WRITE before it whose data is on its way (SAM-5 §8.6): it
+// is delivered when the last one has its data, or is aborted. A SIMPLE one passes.
+func TestOrderedCommandWaitsForDataOnItsWay(t *testing.T) {
+	s := serve(t, unsolicitedAllowed)
+	r := s.session("InitialR2T=No", "FirstBurstLength=16384")
+	write := func(lba uint32) uint32 {
+		return r.command(command{cdb: cdbRW10(0x2a, lba, 32), write: true, edtl: 16384, more: true})
+	}
+	read := command{cdb: cdbRW10(0x28, 0, 32), read: true, edtl: 16384}
+	for name, end := range map[string]func(w uint32){
+		"its data comes": func(w uint32) {
+			r.dataOut(w, iscsi.ReservedTag, 0, 0, make([]byte, 16384), true)
+			if res := r.finish(w, nil); res.status != 0 {
+				t.Errorf("write: status %#x", res.status)
+			}
+		},
+		"ABORT TASK": func(w uint32) { r.sendTask(iscsi.AbortTask, 0, w, r.cmdSN-4) },
+		"too little data": func(w uint32) {
+			r.dataOut(w, iscsi.ReservedTag, 0, 0, make([]byte, 512), true)
+			if res := r.finish(w, nil); res.status != 2 {
+				t.Errorf("write: status %#x", res.status)
+			}
+		},
+	} {
+		data := pattern(16384, 5)
+		w0, w1 := write(0), write(64)
+		if res := r.do(read, nil); res.status != 0 {
+			t.Errorf("%s: a SIMPLE READ behind the WRITEs: status %#x", name, res.status)
+		}
+		ordered := read
+		ordered.attr = 2
+		rd := r.command(ordered)
+		last := r.command(command{cdb: testUnitReady})
+		if p := r.nop(nil); p.ExpCmdSN() != r.cmdSN-2 {
+			t.Errorf("%s: ExpCmdSN %d, want %d: the ORDERED READ behind the WRITEs has been taken", name, p.ExpCmdSN(), r.cmdSN-2)
+		}
+		r.dataOut(w0, iscsi.ReservedTag, 0, 0, data, true)
+		if res := r.finish(w0, nil); res.status != 0 {
+			t.Fatalf("%s: write: status %#x", name, res.status)
+		}
+		end(w1)
+		if name == "ABORT TASK" {
+			r.expect(iscsi.OpTaskResponse)
+		}
+		mustEqual(t, name, r.finish(rd, nil).data, data)
+		r.finish(last, nil)
+	}
+}
+
+// A WRITE whose data is there is not passed on its way to the device server either, by what comes
+// on another connection: neither an ORDERED one, nor any by an ORDERED command.
+func TestOrderedOnTheWayToTheDeviceServer(t *testing.T) {
+	for _, attr := range []uint8{1, 2} {
+		s := serve(t, func(c *serverConfig, _ *Target) { c.Session.AllowUnsolicited, c.Session.MaxConnections = true, 2 })
+		c, m := s.loopConn(t, "MaxConnections=2", "InitialR2T=No", "FirstBurstLength=16384")
+		sn := uint32(1)
+		tur := scsiPDU(testUnitReady, false, 0, nil)
+		tur.BHS.SCSICommand().SetRead(false)
+		for m.run(tur, &sn) != 0 { // unit attentions
+		}
+		write := scsiPDU(cdbRW10(0x2a, 8, 1), true, 512, nil)
+		write.BHS.SCSICommand().SetFinal(false)
+		write.BHS.SCSICommand().SetAttr(attr)
+		write.BHS.SetCmdSN(sn)
+		write.BHS.SetITT(sn)
+		m.deliver(write)
+		c.sess.mu.Lock()
+		k := c.sess.cmds.tags.find(sn)
+		k.unsol.buf = append(k.unsol.buf, make([]byte, 512)...)
+		stall := k.collectedLocked(burstRuns) // as takeDataOut does
+		c.sess.mu.Unlock()
+		behind := scsiPDU(testUnitReady, false, 0, nil)
+		behind.BHS.SCSICommand().SetRead(false)
+		behind.BHS.SCSICommand().SetAttr(3 - attr)
+		behind.BHS.SetCmdSN(sn + 1)
+		behind.BHS.SetITT(sn + 1)
+		before, _ := m.said()
+		m.deliver(behind)
+		if n, _ := m.said(); n != before {
+			t.Errorf("ATTR %d: it has been passed", attr)
+		}
+		k.endBurst(nil, burstRuns, stall)
+		eventually(t, "both are answered", func() bool { // a worker may have the WRITE
+			n, _ := m.said()
+			return n == before+2
+		})
+	}
+}
+
+// An ORDERED command that waits for the data of another one goes on when another initiator's
+// reset ends that.
+func TestResetReleasesAnOrderedCommand(t *testing.T) {
+	s := serve(t, unsolicitedAllowed)
+	r, other := s.session(), s.dial()
+	other.isid[5] = 50
+	other.mustLogin(testIQN, "InitialR2T=No", "FirstBurstLength=16384")
+	other.ready()
+	other.command(command{cdb: cdbRW10(0x2a, 0, 32), write: true, edtl: 16384, more: true})
+	tag := other.command(command{cdb: testUnitReady, attr: 2})
+	if p := other.nop(nil); p.ExpCmdSN() != other.cmdSN-1 {
+		t.Errorf("ExpCmdSN %d: the ORDERED command has been taken", p.ExpCmdSN())
+	}
+	r.sendTask(iscsi.LogicalUnitReset, 0, iscsi.ReservedTag, 0)
+	if p := other.expect(iscsi.OpSCSIResponse); p.ITT() != tag {
+		t.Errorf("response for %#x, want %#x", p.ITT(), tag)
+	}
+	other.answerPing()
+	if got := r.expect(iscsi.OpTaskResponse).TaskResponse().Response(); got != iscsi.TaskComplete {
+		t.Errorf("response %d", got)
+	}
+}
+
 // Data-Outs of a command that has been aborted are dropped without a word.
 func TestStrayUnsolicitedData(t *testing.T) {
 	s := serve(t, unsolicitedAllowed)

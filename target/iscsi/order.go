@@ -22,7 +22,7 @@ func (d *delivery) arrived(c *conn, p *iscsi.PDU) {
 	q := &d.seq
 	s.mu.Lock()
 	if q.win.Accepts(sn) {
-		if q.turn(sn) {
+		if q.turn(p) {
 			more := q.begin(d.takesTurns)
 			s.mu.Unlock()
 			d.deliver(c, p)

@@ -49,5 +49,7 @@ func (s *session) damaged(c *conn, p *iscsi.PDU) {
 	}
 	stall := next >= burstRuns && k.collectedLocked(next)
 	s.mu.Unlock()
-	k.endBurst(c, next, stall)
+	if next >= burstRuns {
+		k.endBurst(c, next, stall)
+	}
 }

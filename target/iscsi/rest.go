@@ -137,7 +137,7 @@ func (s *session) staysLocked() error {
 func (s *session) owesNothing() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	owes := s.order.seq.n > 0 || s.order.seq.stalled > 0
+	owes := s.order.seq.n > 0 || s.order.seq.bursts.stalling > 0
 	s.cmds.tags.each(func(k *task) {
 		owes = owes || k.state == taskCollecting || k.state == taskRunning && k.has(flagWrite) && k.scsi.UnsolicitedLen < k.scsi.OutLen
 	})

@@ -7,6 +7,7 @@ import (
 
 	"softiser/blockdev"
 	"softiser/internal/iscsi"
+	"softiser/target/scsi"
 )
 
 // sequence puts the numbered PDUs of a session into the order of their CmdSN (RFC 7143
@@ -28,7 +29,7 @@ type sequence struct {
 	n          int                 // entries of held in use
 	since      time.Duration       // when the first of them came, or one was last delivered; since Frontend.epoch
 	skip       map[uint32]struct{} // CmdSNs that count as received (ABORT TASK of a command that never came)
-	stalled    int                 // tasks that hold up the order, see flagStall
+	bursts     burstsDue           // what the order waits for
 	delivering bool                // a goroutine has the right to deliver
 	current    heldPDU             // under delivery
 	waits      []*orderWait        // task management functions that wait for commands numbered before them
@@ -51,11 +52,18 @@ func (q *sequence) init(size int, cmdSN uint32, pool *blockdev.Pool) {
 // at is the place of a number of the window.
 func (q *sequence) at(sn uint32) *heldPDU { return &q.held[sn%uint32(len(q.held))] }
 
-// turn reports whether the PDU that is numbered sn, and has just come, is next and need
-// not wait for anything.
-func (q *sequence) turn(sn uint32) bool {
+// turn reports whether the PDU p, which has just come, is next and need not wait for anything.
+func (q *sequence) turn(p *iscsi.PDU) bool {
+	sn := p.BHS.CmdSN()
 	_, skipped := q.skip[sn]
-	return sn == q.win.ExpCmdSN && q.stalled == 0 && !q.delivering && !skipped
+	return sn == q.win.ExpCmdSN && !q.waitsForData(p) && !q.delivering && !skipped
+}
+
+// waitsForData reports whether p must not pass a task whose unsolicited data is on its way, and
+// which the device server does not know of yet: nothing passes an ORDERED one, and an ORDERED
+// one passes none (SAM-5 §8.6).
+func (q *sequence) waitsForData(p *iscsi.PDU) bool {
+	return q.bursts.stalling > 0 || q.bursts.all > 0 && p.BHS.Opcode() == iscsi.OpSCSICommand && taskAttr(p.BHS.SCSICommand().Attr()) == scsi.AttrOrdered
 }
 
 // begin counts the next PDU as received; the caller delivers it. If begin reports that more may
@@ -113,7 +121,7 @@ func (q *sequence) next(now time.Duration) (w *orderWait, h heldPDU) {
 			q.win.update() // a skipped command took no place in the window
 			continue
 		}
-		if q.n == 0 || q.stalled > 0 || q.at(sn).p == nil {
+		if q.n == 0 || q.at(sn).p == nil || q.waitsForData(q.at(sn).p) {
 			q.delivering = false
 			return nil, h
 		}

@@ -38,16 +38,17 @@ func giveUp(q *sequence) {
 
 // What may come in between keeps the next command from being delivered as it arrives.
 func TestSequenceTurn(t *testing.T) {
+	var n int
 	for name, change := range map[string]func(*sequence){
-		"stalled":    func(q *sequence) { q.stalled = 1 },
+		"stalled":    func(q *sequence) { q.bursts.add(true) },
 		"delivering": func(q *sequence) { q.delivering = true },
 		"aborted":    func(q *sequence) { q.skipOver(sequenceStart) },
 	} {
 		q := newSequence(4)
-		if !q.turn(sequenceStart) || q.turn(sequenceStart+1) {
+		if !q.turn(arrive(0, &n)) || q.turn(arrive(1, &n)) {
 			t.Fatal("a fresh sequence does not begin with its first number")
 		}
-		if change(q); q.turn(sequenceStart) {
+		if change(q); q.turn(arrive(0, &n)) {
 			t.Errorf("%s: it is delivered", name)
 		}
 	}
@@ -98,11 +99,11 @@ func TestSequenceStall(t *testing.T) {
 	q := newSequence(4)
 	var n int
 	q.hold(nil, arrive(0, &n), 0)
-	q.stalled++
+	q.bursts.add(true)
 	if w, h := q.next(0); w != nil || h.p != nil || q.delivering {
 		t.Error("a command passes the one that holds up the order")
 	}
-	q.stalled--
+	q.bursts.remove(true)
 	if _, h := q.next(0); h.p == nil || !q.delivering {
 		t.Error("it is not delivered")
 	}
@@ -181,7 +182,7 @@ func TestSequenceModel(t *testing.T) {
 			p := arrive(uint32(n), &released)
 			switch sn := p.BHS.CmdSN(); {
 			case !q.win.Accepts(sn):
-			case q.turn(sn):
+			case q.turn(p):
 				got = append(got, uint32(n))
 				for more := q.begin(false); more; {
 					_, h := q.next(0)

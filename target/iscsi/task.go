@@ -103,6 +103,20 @@ func (k *task) setStateLocked(to taskState) {
 	k.state = to
 }
 
+// taskAttr translates the ATTR field (RFC 7143 §11.3.1); untagged commands are
+// simple ones.
+func taskAttr(a uint8) scsi.TaskAttr {
+	switch a {
+	case 2:
+		return scsi.AttrOrdered
+	case 3:
+		return scsi.AttrHeadOfQueue
+	case 4:
+		return scsi.AttrACA
+	}
+	return scsi.AttrSimple
+}
+
 // tagTable finds the tasks of a session by initiator task tag. Chains run
 // through the tasks themselves, so that nothing is allocated per command.
 type tagTable struct {

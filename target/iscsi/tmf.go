@@ -210,20 +210,20 @@ func (s *session) dropCollecting(sessions []*session, about scope) (whose []*scs
 				doomed = append(doomed, k)
 			}
 		})
-		stalled := x.order.seq.stalled > 0
 		calls := x.cmds.abortLocked(doomed, nil)
 		for _, k := range told {
 			k.pins++
 			calls.ended = append(calls.ended, k)
 			k.tellAbortedLocked()
 		}
+		waits := x.order.seq.n > 0
 		x.mu.Unlock()
 		for _, k := range told {
 			k.Via().Push()
 		}
 		calls.run()
-		if stalled {
-			// What an ORDERED one held up goes on, if need be from here: its own
+		if waits {
+			// What waited for one of them goes on, if need be from here: its own
 			// receive goroutine may have nothing more to do.
 			x.order.deliverHeld(nil)
 		}

@@ -184,6 +184,18 @@ func (q *sequence) skipOver(sn uint32) {
 	q.skip[sn] = struct{}{}
 }
 
+// skipHeld makes the held PDUs before the number sn that match count as received, and returns how
+// many there were.
+func (q *sequence) skipHeld(sn uint32, match func(*iscsi.PDU) bool) (n int) {
+	for i := range q.held {
+		if p := q.held[i].p; p != nil && iscsi.SerialLess(p.BHS.CmdSN(), sn) && match(p) {
+			q.skipOver(p.BHS.CmdSN())
+			n++
+		}
+	}
+	return n
+}
+
 // skipMissing makes what has not come before the number sn count as received.
 func (q *sequence) skipMissing(sn uint32) {
 	for n := q.win.ExpCmdSN; iscsi.SerialLess(n, sn); n++ {

@@ -79,13 +79,12 @@ func (m *taskManager) execute(c *conn, req iscsi.TaskRequest) {
 // are there: on one connection at level 0 they are.
 func (m *taskManager) abortSetsInOrder(c *conn, req iscsi.TaskRequest) {
 	s := m.sess
-	f, itt, lun := req.Function(), req.ITT(), req.LUN()
-	abort := func() { m.abortSets(c, f, itt, lun) }
+	abort := func() { m.abortSets(c, req) }
 	if !req.Immediate() || !s.order.takesTurns && s.erl == 0 {
 		abort()
 		return
 	}
-	s.dropCollecting([]*session{s}, scopeOf(f, lun)) // commands that wait for their data may hold up the order
+	s.dropCollecting([]*session{s}, scopeOf(req.Function(), req.LUN())) // commands that wait for their data may hold up the order
 	s.order.afterCommands(c, req.CmdSN(), abort)
 }
 
@@ -101,16 +100,21 @@ func scopeOf(f iscsi.TaskFunction, lun uint64) scope {
 }
 
 // covers reports whether the function is about a task's logical unit.
-func (s scope) covers(k *task) bool { return s.all || sameLUN(k.scsi.LUN, s.lun) }
+func (s scope) covers(k *task) bool { return s.coversLUN(k.scsi.LUN) }
+
+// coversLUN is covers for a command that is no task yet.
+func (s scope) coversLUN(lun uint64) bool { return s.all || sameLUN(lun, s.lun) }
 
 // abortSets executes a function that aborts task sets (RFC 7143 §4.2.3.3). Data that
 // the initiator was asked for and still sends is dropped, not waited for: its transfer
 // tags are not mistaken for later ones, and initiators that abort fast (Linux, by
 // default) do not send it (ADR 69).
-func (m *taskManager) abortSets(c *conn, f iscsi.TaskFunction, itt uint32, lun uint64) {
+func (m *taskManager) abortSets(c *conn, req iscsi.TaskRequest) {
 	s := m.sess
+	f, itt, lun := req.Function(), req.ITT(), req.LUN()
 	about := scopeOf(f, lun)
 	others := m.sharers(f, about)
+	m.dropHeld(req.CmdSN(), about)
 	dropped := s.dropCollecting(append([]*session{s}, others...), about)
 	if f == iscsi.ClearTaskSet { // a reset is told to all
 		s.node.device.TellCleared(lun, func(n *scsi.Nexus) bool { return n != s.nexus && slices.Contains(dropped, n) })
@@ -191,6 +195,21 @@ func (m *taskManager) skipLocked(req iscsi.TaskRequest) bool {
 	}
 	seq.skipOver(sn)
 	return true
+}
+
+// dropHeld ends the commands of the session to the logical units of about that have a number before
+// sn and wait for their turn: behind a WRITE to another unit, say, whose data is on its way.
+func (m *taskManager) dropHeld(sn uint32, about scope) {
+	s := m.sess
+	s.mu.Lock()
+	dropped := s.order.seq.skipHeld(sn, func(p *iscsi.PDU) bool {
+		return p.BHS.Opcode() == iscsi.OpSCSICommand && about.coversLUN(p.BHS.LUN())
+	})
+	s.mu.Unlock()
+	if dropped > 0 {
+		s.counters.aborted.Add(uint64(dropped))
+		s.order.deliverHeld(nil)
+	}
 }
 
 // dropCollecting ends the WRITEs of sessions to the logical units of about whose

@@ -60,6 +60,11 @@ away all the same: names and addresses are in it.`,
   iser-initiator doctor --json | jq '.[] | select(.level != "ok")'`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if packed := cmd.Flags().Changed("bundle"); packed && bundle == "" {
+				return usage("--bundle is empty; name the file that is to be made")
+			} else if log != "" && !packed {
+				return usage("--log goes with --bundle")
+			}
 			findings := doctor.Run(&host, hostChecks)
 			if asJSON {
 				e := json.NewEncoder(cmd.OutOrStdout())

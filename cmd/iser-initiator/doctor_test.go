@@ -33,6 +33,16 @@ func TestDoctor(t *testing.T) {
 	}
 }
 
+// TestDoctorUsage: what is asked for with a variable that is not set, or without what it belongs to, is not left out silently.
+func TestDoctorUsage(t *testing.T) {
+	for _, args := range [][]string{{"--bundle", ""}, {"--log", "x"}} {
+		var out, errs bytes.Buffer
+		if code := execute(t.Context(), append([]string{"doctor"}, args...), &out, &errs); code != exitUsage || !strings.Contains(errs.String(), "--bundle") {
+			t.Errorf("%q ends with %d: %s", args, code, &errs)
+		}
+	}
+}
+
 func TestBundle(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("ISER_RUN_DIR", filepath.Join(dir, "run"))

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"syscall"
 	"time"
 )
 
@@ -76,7 +77,7 @@ func lastOf(b []byte, n int) []byte {
 
 // ReadEnd reads the last n bytes of a file, from the beginning of a line on.
 func ReadEnd(path string, n int64) ([]byte, error) {
-	f, err := os.Open(path)
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // else of a pipe, which is refused, it would wait for a writer
 	if err != nil {
 		return nil, err
 	}

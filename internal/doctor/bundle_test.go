@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -117,7 +118,11 @@ func TestReadEnd(t *testing.T) {
 			t.Errorf("the last %d bytes: %q, %v, want %q", n, b, err, want)
 		}
 	}
-	for _, p := range []string{path + ".none", filepath.Dir(path)} {
+	pipe := path + ".pipe" // which nobody writes to
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range []string{path + ".none", filepath.Dir(path), pipe} {
 		if _, err := doctor.ReadEnd(p, 10); err == nil {
 			t.Errorf("%s can be read", p)
 		}

@@ -20,6 +20,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -361,7 +362,7 @@ func (a *app) scanLive() (*vg.Scan, error) {
 }
 
 func (a *app) reader(path string) (*vg.Disk, error) {
-	f, err := os.Open(path)
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe is an error below, and not waited for
 	if err != nil {
 		return nil, err
 	}

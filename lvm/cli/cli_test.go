@@ -20,6 +20,7 @@ import (
 
 	"github.com/johannesboyne/gofakes3"
 	"github.com/johannesboyne/gofakes3/backend/s3mem"
+	"golang.org/x/sys/unix"
 
 	"softiser/blockdev"
 	"softiser/blockdev/open"
@@ -214,6 +215,10 @@ func TestErrors(t *testing.T) {
 	s.fails("is no snapshot", "lvconvert", "--merge", "vg0/lin")
 	s.fails("not activated by hand", "lvchange", "-ay", "vg0/lin")
 	s.fails("physical volume /dev/null was not found", "pvmove", "/dev/null")
+	for _, n := range []string{"0", "-1", "129", "x"} {
+		s.fails("1 to 128", "lvcreate", "-i"+n, "-L20m", "-n", "striped", "vg0")
+		s.fails("1 to 128", "lvextend", "-i"+n, "-L+20m", "vg0/lin")
+	}
 	s.fails("no data to move on "+s.disks[1], "pvmove", s.disks[1])
 }
 
@@ -230,6 +235,18 @@ func TestReportByRelativePath(t *testing.T) {
 		}
 		s.fails("c.img not found", report, "c.img")
 	}
+}
+
+// TestPipeIsNoDevice: nobody waits for what has been named as a device and is a pipe.
+func TestPipeIsNoDevice(t *testing.T) {
+	s := newShell(t)
+	s.group()
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	if err := unix.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.disks = append(s.disks, pipe)
+	s.fails(pipe, "pvs")
 }
 
 // Where nothing names files, what is in files is not found, and the error says how to name them.

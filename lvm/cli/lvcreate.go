@@ -1,7 +1,9 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -40,7 +42,7 @@ func (a lvCreation) lvcreate() *cobra.Command {
 	f.StringVar(&o.typ, "type", "", "linear, striped, snapshot, thin, thin-pool")
 	f.StringVar(&o.alloc, "alloc", "", "allocation policy: contiguous, cling, normal, anywhere, inherit")
 	f.StringVarP(&o.perm, "permission", "p", "rw", "r or rw")
-	f.IntVarP(&o.stripes, "stripes", "i", 0, "number of stripes")
+	f.VarP((*stripeCount)(&o.stripes), "stripes", "i", "number of stripes")
 	f.StringVarP(&o.stripeSize, "stripesize", "I", "", "stripe size (default 64k)")
 	f.StringVarP(&o.chunk, "chunksize", "c", "", "chunk size of a snapshot or thin pool")
 	f.StringVar(&o.metaSize, "poolmetadatasize", "", "size of a thin pool's metadata")
@@ -157,6 +159,27 @@ func sectors(s string) (uint64, error) {
 	n, err := byteCount(s)
 	return n / 512, err
 }
+
+// stripeCount is a number of stripes that lvm2 takes; 0, which it does not take, stands for none.
+type stripeCount int
+
+func (n *stripeCount) Set(s string) error {
+	v, err := strconv.Atoi(s)
+	if err != nil || v < 1 || v > 128 {
+		return errors.New("want 1 to 128 stripes")
+	}
+	*n = stripeCount(v)
+	return nil
+}
+
+func (n *stripeCount) String() string {
+	if *n == 0 {
+		return ""
+	}
+	return strconv.Itoa(int(*n))
+}
+
+func (n *stripeCount) Type() string { return "int" }
 
 func byteCount(s string) (uint64, error) {
 	if s == "" {

@@ -25,7 +25,7 @@ func (o *resizeFlags) add(f *pflag.FlagSet) {
 	f.StringVarP(&o.extents, "extents", "l", "", "new size in extents, or +100%FREE")
 	f.StringVar(&o.alloc, "alloc", "", "allocation policy: contiguous, cling, normal, anywhere, inherit")
 	f.StringVar(&o.metaSize, "poolmetadatasize", "", "new size of a thin pool's metadata, or +SIZE")
-	f.IntVarP(&o.stripes, "stripes", "i", 0, "number of stripes (default: as the last segment)")
+	f.VarP((*stripeCount)(&o.stripes), "stripes", "i", "number of stripes (default: as the last segment)")
 }
 
 // lvSizing changes the size of volumes.

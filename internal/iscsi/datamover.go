@@ -190,6 +190,8 @@ type Limits struct {
 	MaxCommands int
 	// MaxTransfer is the longest single Transfer, bytes; 0: no limit.
 	MaxTransfer int
+	// MaxPut is the longest single PutData, likewise.
+	MaxPut int
 	// RecoveryLevel is the highest ErrorRecoveryLevel that may be negotiated. Where
 	// one above 0 has been, Recovery returns what serves it.
 	RecoveryLevel uint32

@@ -110,6 +110,10 @@ func (c *Conn) Start(u iscsi.Upper) {
 	go c.run()
 }
 
+// maxDataIns is how many Data-In PDUs are made for one transfer. Each has a header in memory until
+// it has been sent, which may be as long as the data: the initiator says how long that is at most.
+const maxDataIns = 256
+
 // Limits implements iscsi.Datamover.
 func (c *Conn) Limits() iscsi.Limits {
 	c.mu.Lock()
@@ -120,6 +124,7 @@ func (c *Conn) Limits() iscsi.Limits {
 	}
 	if c.enabled {
 		l.MaxControlData = int(c.params.MaxXmitDataSegmentLength)
+		l.MaxPut = maxDataIns * l.MaxControlData
 	}
 	return l
 }

@@ -68,7 +68,7 @@ func TestLogin(t *testing.T) {
 	if n := r.c.Stats().PDUsIn; n != 1 || len(r.up.PDUs) != 0 {
 		t.Errorf("%d requests were read before the first was answered", n)
 	}
-	if l := r.c.Limits(); l.MaxControlData != iscsi.DefaultMRDSL || l.RecoveryLevel != 2 {
+	if l := r.c.Limits(); l.MaxControlData != iscsi.DefaultMRDSL || l.MaxPut != 0 || l.RecoveryLevel != 2 {
 		t.Errorf("limits of login %+v", l)
 	}
 	r.loginResponse(false)
@@ -106,7 +106,7 @@ func TestLogin(t *testing.T) {
 	if _, data := r.recv(); string(data) != "pong" {
 		t.Errorf("got %q", data)
 	}
-	if l := r.c.Limits(); l.MaxControlData != 4096 {
+	if l := r.c.Limits(); l.MaxControlData != 4096 || l.MaxPut != 1<<20 {
 		t.Errorf("limits of the full feature phase %+v", l)
 	}
 	if err := r.c.Enable(); err == nil || !strings.Contains(err.Error(), "twice") {

@@ -69,7 +69,7 @@ func TestReassignedDataIsLost(t *testing.T) {
 	if _, err := s.vol.WriteAt(want, 0); err != nil {
 		t.Fatal(err)
 	}
-	r := s.session(atLevel(2)...)
+	r := s.session("ErrorRecoveryLevel=2", "MaxConnections=4", "MaxRecvDataSegmentLength=65536") // each goes in one piece
 	before := s.Status().Sessions[0].Reads
 	first := r.command(command{cdb: cdbRW10(0x28, 0, size/512), read: true, edtl: size})
 	second := r.command(command{cdb: cdbRW10(0x28, 0, size/512), read: true, edtl: size})

@@ -64,7 +64,7 @@ func (k *task) startPutLocked(off uint32, segs [][]byte, n int) error {
 func (k *task) putLocked() error {
 	in := &k.in
 	x := &in.x
-	in.next(x, k.conn().limits.MaxTransfer)
+	in.next(x, k.conn().limits.MaxPut)
 	n := int(x.Len)
 	in.pos += n
 	x.Final = in.pos == in.len
@@ -96,7 +96,7 @@ func (k *task) putDoneLocked() {
 		// task is reassigned; what follows is parked.
 		in.x.Err = nil
 	}
-	if in.x.Err != nil || k.state == taskAborting {
+	if in.x.Err != nil || k.state != taskRunning { // aborted, if it is not: a response waits for all of the data
 		in.pos, in.len, in.line = 0, 0, in.line[:0]
 	}
 	switch {

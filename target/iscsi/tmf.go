@@ -130,8 +130,12 @@ func (m *taskManager) abortSets(c *conn, req iscsi.TaskRequest) {
 	})
 	s.mu.Lock()
 	s.cmds.tags.each(func(k *task) {
-		if k.has(flagEntering) && about.covers(k) {
+		switch {
+		case !about.covers(k):
+		case k.has(flagEntering):
 			k.abortEnteringLocked(over)
+		case k.reply: // the device server has done with it, the initiator has not
+			k.addFenceLocked(over)
 		}
 	})
 	s.mu.Unlock()
@@ -161,10 +165,10 @@ func (m *taskManager) abortTask(c *conn, req iscsi.TaskRequest) {
 	}
 	ofUnit := sameLUN(k.scsi.LUN, req.LUN())
 	switch {
-	case k.state == taskCollecting && !ofUnit:
+	case (k.state == taskCollecting || k.reply) && !ofUnit:
 		s.mu.Unlock()
 		answer(iscsi.TaskNotFound) // there is none of that tag with the unit
-	case k.state == taskCollecting:
+	case k.state == taskCollecting || k.reply: // the device server does not know it
 		f := newFence(func() { answer(iscsi.TaskComplete) })
 		calls := s.cmds.abortLocked([]*task{k}, f)
 		s.mu.Unlock()

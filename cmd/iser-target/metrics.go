@@ -46,14 +46,18 @@ func (a *app) serveMetrics(ctx context.Context, ln *handover.Listener) {
 
 func fewAtATime(ln net.Listener) net.Listener { return netutil.LimitListener(ln, metricsConns) }
 
+// scrapePatience is Prometheus' own.
+const scrapePatience = 10 * time.Second
+
 // observers are what the metrics listener answers.
 func observers(status func() target.Status) http.Handler {
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), newCollector(status))
 	h := newHealth(status)
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
-	mux.Handle("/", statuspage.Handler(statuspage.Config{Status: h.check, Version: version}))
+	// Scrapes of a server that is stuck are few, and are answered: each has a connection as long as it lasts.
+	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{MaxRequestsInFlight: cap(h.asks), Timeout: scrapePatience}))
+	mux.Handle("GET /", statuspage.Handler(statuspage.Config{Status: h.check, Version: version}))
 	mux.HandleFunc("GET /healthz", h.live)
 	mux.HandleFunc("GET /readyz", h.ready)
 	return mux

@@ -222,6 +222,40 @@ func TestHealthOfAStuckServer(t *testing.T) {
 	})
 }
 
+// TestMetricsOfAStuckServer: who scrapes is told in the end, and keeps none of the few connections from those who ask for the health.
+func TestMetricsOfAStuckServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		stuck := make(chan struct{})
+		asked := make(chan struct{}, 100)
+		h := observers(func() target.Status { asked <- struct{}{}; <-stuck; return target.Status{} })
+		for range 20 {
+			if code, body := get(h, "/metrics"); code != http.StatusServiceUnavailable {
+				t.Errorf("/metrics: %d %q", code, body)
+			}
+		}
+		if n := len(asked); n > 8 {
+			t.Errorf("the server was asked %d times", n)
+		}
+		close(stuck)
+		synctest.Wait()
+		if code, body := get(h, "/metrics"); code != http.StatusOK || !strings.Contains(body, "iser_target_build_info{") {
+			t.Errorf("/metrics after it has come back: %d %q", code, body)
+		}
+	})
+}
+
+// TestMethodsOfObservers: what is there is only to be read.
+func TestMethodsOfObservers(t *testing.T) {
+	h := observers(func() target.Status { return target.Status{} })
+	for _, path := range []string{"/", "/metrics", "/healthz", "/readyz"} {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest(http.MethodPost, path, nil))
+		if w.Code != http.StatusMethodNotAllowed || w.Header().Get("Allow") != "GET, HEAD" {
+			t.Errorf("POST %s: %d, allowed: %q", path, w.Code, w.Header().Get("Allow"))
+		}
+	}
+}
+
 // Sessions beyond the first have no series of their own, and are counted.
 func TestSeriesAreBounded(t *testing.T) {
 	st := target.Status{Sessions: make([]target.SessionStatus, seriesLimit+5), Controllers: make([]target.ControllerStatus, seriesLimit+7)}

@@ -347,3 +347,26 @@ func TestHexNames(t *testing.T) {
 		}
 	}
 }
+
+// TestSessionTypeChanges: the type of a session is that of the first text, by which the target has been
+// chosen, and the initiator let in. Saying it again is no harm.
+func TestSessionTypeChanges(t *testing.T) {
+	for typ, good := range map[string]bool{"Normal": true, "Discovery": false} {
+		p := newLoginPair()
+		l := NewLoginTarget(p.t)
+		login := func(text string) error {
+			var req, resp PDU
+			q := req.BHS.NewLoginRequest()
+			q.SetStages(false, false, StageOperational, 0)
+			req.Data = []byte(text)
+			_, err := l.Handle(&req, &resp)
+			return err
+		}
+		if err := login("InitiatorName=i\x00TargetName=" + testTarget + "\x00"); err != nil {
+			t.Fatal(err)
+		}
+		if err := login("SessionType=" + typ + "\x00"); good && err != nil || !good && status(err) != LoginInitiatorFailure {
+			t.Errorf("%s: %v", typ, err)
+		}
+	}
+}

@@ -278,6 +278,9 @@ func (l *LoginTarget) text(text []byte, transit bool) (reply []byte, ready bool,
 	if reply, err = l.neg.Receive(reply, rest, l.stage); err != nil {
 		return nil, false, err
 	}
+	if l.neg.discovery != (l.id.SessionType == DiscoverySession) {
+		return nil, false, Refuse(LoginInitiatorFailure, "SessionType came behind the first text, which had it as %s (RFC 7143 §13.21)", l.id.SessionType)
+	}
 	if l.stage == StageSecurity {
 		if reply, err = l.security(reply, auth); err != nil {
 			return nil, false, err
@@ -332,13 +335,13 @@ func (l *LoginTarget) admit(kvs []KeyValue) ([]byte, error) {
 			}
 		}
 	}
-	switch {
-	case l.id.InitiatorName == "":
+	if l.id.InitiatorName == "" {
 		return nil, Refuse(LoginMissingParameter, "the first Login Request has no InitiatorName")
-	case len(l.id.InitiatorName) > MaxNameLen:
-		return nil, Refuse(LoginInitiatorFailure, "InitiatorName is longer than %d bytes", MaxNameLen)
-	case Printable(l.id.InitiatorName) != l.id.InitiatorName:
-		return nil, Refuse(LoginInitiatorFailure, "InitiatorName %q holds what cannot be printed; no iSCSI name does (RFC 7143 §4.2.7)", l.id.InitiatorName)
+	}
+	if err := CheckInitiatorName(l.id.InitiatorName); err != nil {
+		return nil, Refuse(LoginInitiatorFailure, "%v", err)
+	}
+	switch {
 	case l.id.SessionType == NormalSession && l.id.TargetName == "":
 		return nil, Refuse(LoginMissingParameter, "the first Login Request of %s has no TargetName, and it is not a discovery session", l.id.InitiatorName)
 	}

@@ -188,6 +188,20 @@ func CheckName(name string) error {
 	return nil
 }
 
+// CheckInitiatorName says why a login under a name is refused, whatever else holds, or nil. An
+// initiator may call itself what is no iSCSI name.
+func CheckInitiatorName(name string) error {
+	switch {
+	case name == "":
+		return errors.New("InitiatorName is empty")
+	case len(NormalizeName(name)) > MaxNameLen: // which may be longer than name
+		return fmt.Errorf("InitiatorName is longer than %d bytes", MaxNameLen)
+	case Printable(name) != name:
+		return fmt.Errorf("InitiatorName %q holds what cannot be printed; no iSCSI name does (RFC 7143 §4.2.7)", name)
+	}
+	return nil
+}
+
 func isHex(s string) bool {
 	for i := range len(s) {
 		c := s[i]

@@ -248,7 +248,7 @@ func (h Handover) checkRDMA(k *CarriedConnection) error {
 
 // check says what is wrong with a session, wherever it is to go on.
 func (k *CarriedSession) check(files int) error {
-	if err := errors.Join(iscsi.CheckName(k.Initiator), iscsi.CheckName(k.Target), scsi.CheckCarried(k.Units)); err != nil {
+	if err := errors.Join(iscsi.CheckInitiatorName(k.Initiator), iscsi.CheckName(k.Target), scsi.CheckCarried(k.Units)); err != nil {
 		return err
 	}
 	switch {

@@ -379,13 +379,34 @@ func TestRestStays(t *testing.T) {
 	level.ready()
 }
 
+// TestCarryOfAnyInitiator: whatever an initiator has called itself, its session goes over, and those of
+// others do. A login takes names that are of no form of RFC 7143.
+func TestCarryOfAnyInitiator(t *testing.T) {
+	s := serve(t, nil)
+	r := s.dial()
+	r.name = "Nobody's " + strings.Repeat("Ⱥ", 71) // in lower case these are longer
+	r.mustLogin(testIQN)
+	r.ready()
+	k, _ := s.carried(t)
+	if err := s.Handover().Check(&k, 1); err != nil || len(k.Sessions) != 1 {
+		t.Errorf("%d sessions: %v", len(k.Sessions), err)
+	}
+	s.Handover().Resume()
+	r.ready()
+	long := s.dial()
+	long.name = strings.Repeat("Ⱥ", 75)
+	if got := long.login(testIQN).LoginResponse().Status(); got != iscsi.LoginInitiatorFailure {
+		t.Errorf("a name that gets too long: status %v", got)
+	}
+}
+
 // TestCheckCarried: what no process of ours hands over is refused before anything is touched.
 func TestCheckCarried(t *testing.T) {
 	s := serve(t, nil)
 	r := s.session()
 	k, _ := s.carried(t)
 	for name, spoil := range map[string]func(*CarriedSession){
-		"initiator": func(x *CarriedSession) { x.Initiator = "nobody" },
+		"initiator": func(x *CarriedSession) { x.Initiator = "" },
 		"target":    func(x *CarriedSession) { x.Target = "" },
 		"TSIH":      func(x *CarriedSession) { x.TSIH = 0 },
 		"window":    func(x *CarriedSession) { x.MaxCmdSN = x.ExpCmdSN + maxWindow },

@@ -89,9 +89,14 @@ func beginRewrite(t *Task, o volume.Rewrite, immed bool) {
 	t.lu.vol.All(&t.Op)
 }
 
-// runRewrite runs o with every block held.
+// runRewrite runs o with every block held. A write protection or another rewrite may have come while
+// it waited for the commands before it.
 func runRewrite(t *Task, o volume.Rewrite, immed bool) {
 	lu := t.lu
+	if g := lu.gates() & t.op.gates &^ volume.Closed; g != 0 {
+		t.refuse(g)
+		return
+	}
 	end, err := lu.vol.Rewriter.Begin(o)
 	switch {
 	case errors.Is(err, volume.ErrRewriting):

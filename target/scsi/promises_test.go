@@ -161,6 +161,42 @@ func TestRewriteMeetsStagedWrite(t *testing.T) {
 	}
 }
 
+// TestRewriteMeetsProtection: a rewrite that has waited for a command under way is not carried out
+// against a write protection that has come meanwhile.
+func TestRewriteMeetsProtection(t *testing.T) {
+	for name, c := range map[string]struct{ cdb, out []byte }{
+		"FORMAT UNIT": {formatUnit, nil},
+		"SANITIZE":    {overwrite(0), overwriteList},
+	} {
+		for _, g := range []volume.Gate{volume.Protected, volume.WriteProtected} {
+			r := newRig(t, Config{StateDir: t.TempDir()}, LUConfig{Volume: newNamed(t, "a")})
+			vol := r.dev.lookup(0).vol
+			write := r.start(r.nx[0], 0, spc.AppendWrite(nil, 8, 8, false), fill(4096, 1), 0, held)
+			rewrite := r.start(r.nx[0], 0, c.cdb, c.out, 0, immediate(len(c.out)))
+			if g == volume.Protected {
+				if err := vol.Protect(true); err != nil {
+					t.Fatal(err)
+				}
+			} else {
+				vol.SetGate(g, true)
+			}
+			r.port.release(write)
+			r.finish(write).good()
+			want := spc.ASCWriteProtected
+			if g == volume.WriteProtected {
+				want = spc.ASCWriteProtectedSW
+			}
+			r.finish(rewrite).sense(spc.KeyDataProtect, want)
+			if g == volume.Protected {
+				r.attention(r.nx[0], spc.ASCModeChanged)
+			}
+			if got := r.do(spc.AppendRead(nil, 8, 8, false), nil, 4096).good().data; !bytes.Equal(got, fill(4096, 1)) {
+				t.Errorf("%s: what is protected has gone", name)
+			}
+		}
+	}
+}
+
 // TestUndoOnce: what an interrupted WRITE ATOMIC had put aside goes back once, even
 // if the file is there again after a power failure.
 func TestUndoOnce(t *testing.T) {

@@ -1,6 +1,9 @@
 package attach
 
 import (
+	"errors"
+	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -20,15 +23,21 @@ const (
 // List returns the live attachments, and those whose process was killed and whose device is
 // there (StateKilled, StateAbandoned); records of other dead processes are removed.
 func List(dir string) ([]*Record, error) {
-	paths, err := filepath.Glob(filepath.Join(dir, "attach-*.json"))
-	if err != nil {
-		return nil, err
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("run directory: %w", err)
 	}
 	var live []*Record
-	for _, p := range paths {
-		r, err := readRecord(p)
+	for _, e := range entries {
+		if !strings.HasPrefix(e.Name(), "attach-") || !strings.HasSuffix(e.Name(), ".json") {
+			continue
+		}
+		r, err := readRecord(filepath.Join(dir, e.Name()))
+		if errors.Is(err, fs.ErrPermission) {
+			return nil, fmt.Errorf("run directory: %w", err) // what it tells may be what was asked for
+		}
 		if err != nil {
-			continue // being written, or not ours
+			continue // being written
 		}
 		if !r.alive() {
 			if r.waits() || r.abandoned() {

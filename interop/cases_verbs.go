@@ -217,7 +217,10 @@ func abruptClose(_ context.Context, e *Env) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	client, err := g.Start(fmt.Sprintf("%sdmesg -C; timeout 100 stdbuf -oL rping -c -v -a $HOST -p %d -C 1000000 -S 100; echo ended $?", settings(""), port))
+	client, err := g.Start(fmt.Sprintf(`%sdmesg -C; stdbuf -oL rping -c -v -a $HOST -p %d -C 1000000 -S 100 & p=$!
+for i in $(seq 100); do [ -e /proc/$p ] || break; sleep 1; done
+[ -e /proc/$p ] && for t in /proc/$p/task/*; do echo "hangs: $(cat $t/comm)"; cat $t/stack; done
+kill -9 $p 2>/dev/null; wait $p; echo ended $?`, settings(""), port))
 	if err != nil {
 		return "", err
 	}
@@ -225,7 +228,7 @@ func abruptClose(_ context.Context, e *Env) (string, error) {
 		return "", err
 	}
 	out, err := client.Wait(e.ctx)
-	if err != nil || strings.Contains(out, "ended 124") {
+	if err != nil || strings.Contains(out, "hangs: ") {
 		return "", fmt.Errorf("the kernel's client went on: %v\n%s", err, out)
 	}
 	_, err = e.In("quiet_kernel")

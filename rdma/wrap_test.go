@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"softiser/internal/await"
 	"softiser/rdma"
 	"softiser/rdma/internal/mpa"
 	"softiser/rdma/internal/wire"
@@ -110,5 +111,58 @@ func TestManyShortMessages(t *testing.T) {
 	}
 	if seen.Load() != sends+1 {
 		t.Errorf("%d of %d Sends have arrived", seen.Load(), sends+1)
+	}
+}
+
+// TestSlowHandlerRoCE: over RoCE packets come on while the handler is at work. A Send for whose
+// completion there is no room is told to come again; without anybody to tell it is lost, as without
+// a buffer. The queue does not overflow, which would end the connection, and take buffers of a
+// shared receive queue along.
+func TestSlowHandlerRoCE(t *testing.T) {
+	const sends, depth = 40, 8
+	for _, kind := range []rdma.QPType{rdma.TypeRC, rdma.TypeUC} {
+		t.Run(kind.String(), func(t *testing.T) {
+			o := overRoCE()
+			o.QP.Type = kind
+			gate := make(chan struct{})
+			var seen atomic.Uint64
+			a, b := rdmatest.NewEnd(t, o, 0), (*rdmatest.End)(nil)
+			o.CQ.Depth = depth
+			o.Handlers[1] = func(cq *rdma.CQ) {
+				<-gate
+				var wcs [4]rdma.WC
+				for n := cq.Poll(wcs[:]); n > 0; n = cq.Poll(wcs[:]) {
+					for _, wc := range wcs[:n] {
+						if wc.Status == rdma.StatusSuccess {
+							seen.Add(1)
+						}
+					}
+				}
+			}
+			b = rdmatest.NewEnd(t, o, 1)
+			for i := range sends {
+				b.Recv(t, uint64(i), make([]byte, 8))
+			}
+			rdmatest.Connect(t, a.QP, b.QP, nil, nil)
+			for i := range sends {
+				a.Post(t, rdma.SendWR{ID: uint64(i), Op: rdma.OpSend, Flags: rdma.FlagSignaled})
+			}
+			if kind == rdma.TypeUC {
+				a.Poll(t, sends)
+			}
+			await.True(t, "more has come than there is room for", func() bool { return b.QP.Stats().WireIn > depth*16 })
+			close(gate)
+			if kind == rdma.TypeRC {
+				for _, wc := range a.Poll(t, sends) {
+					if wc.Status != rdma.StatusSuccess {
+						t.Fatalf("Send %d: %v", wc.ID, wc.Status)
+					}
+				}
+				await.True(t, "all Sends have arrived", func() bool { return seen.Load() == sends })
+			}
+			if b.CQ.Overflowed() || b.QP.State() != rdma.StateRTS {
+				t.Errorf("overflowed: %v, %v (%v)", b.CQ.Overflowed(), b.QP.State(), b.QP.Err())
+			}
+		})
 	}
 }

@@ -215,6 +215,15 @@ func (cq *CQ) Crowded() bool {
 	return cq.handler != nil && 2*cq.n >= cq.depth
 }
 
+// Takes reports whether there is room for n completions and one more. It is asked before a receive
+// buffer is taken, where packets come on while the handler is at work: a peer can be made to wait.
+// A queue without a handler is its user's to empty in time.
+func (cq *CQ) Takes(n int) bool {
+	cq.mu.Lock()
+	defer cq.mu.Unlock()
+	return cq.handler == nil || cq.n+n < cq.depth
+}
+
 // Overflowed reports whether a completion has been lost.
 func (cq *CQ) Overflowed() bool {
 	cq.mu.Lock()

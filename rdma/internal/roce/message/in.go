@@ -91,9 +91,10 @@ func (m *In) complete(wc verbs.WC) {
 	m.wcs = append(m.wcs, wc)
 }
 
-// takeRecv takes a receive buffer, unless there is one that a message before has left.
+// takeRecv takes a receive buffer, unless there is one that a message before has left. A buffer
+// whose completion there is no room for counts as none.
 func (m *In) takeRecv() *Fault {
-	if !m.taken && !m.qp.TakeRecv(&m.buf) {
+	if !m.taken && (!m.qp.RecvCQ.Takes(len(m.wcs)) || !m.qp.TakeRecv(&m.buf)) {
 		return NoBuffer
 	}
 	m.taken = true

@@ -23,7 +23,7 @@ type Receiver struct {
 type Stats struct {
 	Messages uint64 // executed to their ends
 	OutOfSeq uint64 // out_of_seq_request: another PSN than the expected one
-	NoBuffer uint64 // that met no receive buffer
+	NoBuffer uint64 // that met no receive buffer, or no room for its completion
 	Refused  uint64 // that may not do what they ask for, or do not fit their place
 	Dropped  uint64 // without a message that they belong to, since a part of it was lost
 }

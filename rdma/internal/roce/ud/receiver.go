@@ -39,7 +39,7 @@ type Receiver struct {
 type Stats struct {
 	Messages uint64 // rdma_recvs
 	BadQKey  uint64 // qkey_viol_cntr: with the key of another queue pair
-	NoBuffer uint64 // that met no receive buffer
+	NoBuffer uint64 // that met no receive buffer, or no room for its completion
 	TooLong  uint64 // for the receive buffer, or for the MTU
 	Refused  uint64 // that were no datagrams
 }
@@ -86,7 +86,7 @@ func (r *Receiver) Receive(from, to netip.Addr, p *packet.Packet) {
 	case len(p.Payload) > r.mtu:
 		r.stats.TooLong++
 		return
-	case !r.taken && !r.qp.TakeRecv(&r.buf):
+	case !r.taken && (!r.qp.RecvCQ.Takes(len(r.wcs)) || !r.qp.TakeRecv(&r.buf)):
 		r.stats.NoBuffer++
 		return
 	}

@@ -90,6 +90,15 @@ func TestDropped(t *testing.T) {
 	if st := g.rx.Stats(); st != (Stats{NoBuffer: 1}) {
 		t.Errorf("no buffer: %+v", st)
 	}
+	g = newRig(t)
+	g.Events.Init(1, func() {})
+	for range 2 {
+		g.Buffer(t, GRHLen)
+		g.rx.Receive(there, here, datagram(nil))
+	}
+	if st, n := g.rx.Stats(), len(g.rx.TakeWCs(nil)); st != (Stats{NoBuffer: 1, Messages: 1}) || n != 1 || g.RQ.Len() != 1 {
+		t.Errorf("no room for the completion: %+v, %d completions, %d buffers left", st, n, g.RQ.Len())
+	}
 }
 
 // Immediate data, the source, and what comes of a buffer that is kept when all is over.

@@ -34,26 +34,39 @@ func (c *Config) check(r *report) {
 	c.checkLimits(r)
 	checkRange(r, "limits.workers", c.Limits.Workers, 1, 1024)
 	checkSize(r, "limits.staging_memory", c.Limits.StagingMemory, 16<<20, 1<<40)
-	if c.Admin.Metrics != "" {
-		checkHostPort(r, "admin.metrics", c.Admin.Metrics)
-		if i := slices.IndexFunc(c.Portals, func(p Portal) bool {
-			return !p.RoCE() && (canonical(p.Listen) == canonical(c.Admin.Metrics) || overlap(p.Listen, c.Admin.Metrics))
-		}); i >= 0 {
-			r.add("admin.metrics", "%s is already the address of portals[%d], %s", c.Admin.Metrics, i, c.Portals[i].Listen)
-		}
-	}
-	if n := len(c.Admin.Socket); n > maxSocketPath {
-		r.add("admin.socket", "the path has %d bytes; that of a socket has at most %d", n, maxSocketPath)
-	}
+	c.Admin.check(r, c.Portals)
 	oneOf(r, "logging.level", c.Logging.Level, "debug", "info", "warn", "error")
 	oneOf(r, "logging.format", c.Logging.Format, "console", "json")
 }
 
+// check checks where the admin socket and, beside the portals, the metrics are.
+func (a *Admin) check(r *report, portals []Portal) {
+	if a.Metrics != "" {
+		checkHostPort(r, "admin.metrics", a.Metrics)
+		if i := slices.IndexFunc(portals, func(p Portal) bool {
+			return !p.RoCE() && (canonical(p.Listen) == canonical(a.Metrics) || overlap(p.Listen, a.Metrics))
+		}); i >= 0 {
+			r.add("admin.metrics", "%s is already the address of portals[%d], %s", a.Metrics, i, portals[i].Listen)
+		}
+	}
+	if n := len(a.Socket); n > maxSocketPath {
+		r.add("admin.socket", "the path has %d bytes; that of a socket has at most %d", n, maxSocketPath)
+	}
+}
+
 // CheckPortals finds what is wrong with the portals alone, for those who have
 // changed them since the configuration was loaded.
-func (c *Config) CheckPortals() error {
+func (c *Config) CheckPortals() error { return checked(c.checkPortals) }
+
+// Check is CheckPortals for the admin socket and the metrics.
+func (a *Admin) Check(portals []Portal) error {
+	return checked(func(r *report) { a.check(r, portals) })
+}
+
+// checked is what a check finds.
+func checked(check func(*report)) error {
 	var r report
-	c.checkPortals(&r)
+	check(&r)
 	if len(r.found) > 0 {
 		return r.found
 	}

@@ -384,6 +384,10 @@ func TestWrongFlags(t *testing.T) {
 		{"stauts", `unknown command "stauts"`},
 		{"session lst", "did you mean list?"},
 		{"serve --config= --ready-fd -1", "--config is empty"},
+		{"serve --listen 127.0.0.1:0 --metrics nowhere", `"nowhere" is no address`},
+		{"serve --listen 127.0.0.1:0 --metrics 127.0.0.1:65536", `"127.0.0.1:65536" is no address`},
+		{"serve --listen 127.0.0.1:9326 --metrics 127.0.0.1:9326", "is already the address of portals[0]"},
+		{"serve --listen 127.0.0.1:0 --socket /" + strings.Repeat("s", 108), "the path has 109 bytes"},
 	} {
 		if code, out := command(t, strings.Fields(c.args)...); code != exitUsage || !strings.Contains(out, c.want) {
 			t.Errorf("%s: exit %d, %swant %q", c.args, code, out, c.want)

@@ -129,6 +129,9 @@ func (f *serveFlags) resolve() (*config.Config, error) {
 	override(&cfg.Admin.Socket, f.socket)
 	override(&cfg.Admin.Metrics, f.metrics)
 	override(&cfg.Logging.Level, f.level)
+	if err := cfg.Admin.Check(cfg.Portals); err != nil {
+		return nil, exit(exitUsage, fmt.Errorf("with the flags: %w", err))
+	}
 	return cfg, nil
 }
 

@@ -277,3 +277,69 @@ func TestSeriesAreBounded(t *testing.T) {
 		t.Error("the sum leaves controllers out")
 	}
 }
+
+// TestAlertsFire: every alert fires at what it is for, within twelve minutes, and none without.
+func TestAlertsFire(t *testing.T) {
+	promtool, err := exec.LookPath("promtool")
+	if err != nil {
+		t.Skip("no promtool (Debian package prometheus)")
+	}
+	file, err := filepath.Abs(filepath.Join(monitoring, "alerts.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	type values struct {
+		Series string `yaml:"series"`
+		Values string `yaml:"values"`
+	}
+	var well, ill []values
+	for _, s := range []struct{ series, well, ill string }{ // a value each minute
+		{`up{job="iser-target"}`, "1x15", "0x15"},
+		{`iser_target_lun_up{target="t",lun="0",volume="v"}`, "1x15", "0x15"},
+		{`iser_target_namespace_up{subsystem="s",nsid="1",volume="v"}`, "1x15", "0x15"},
+		{`iser_target_volume_medium_errors_total{volume="v",kind="write"}`, "2x15", "0x5 1x10"},
+		{`iser_target_config_last_reload_successful`, "1x15", "0x15"},
+		{`iser_target_logins_refused_total{reason="r"}`, "0+1x15", "0+60x15"},
+		{`iser_target_nvme_connects_refused_total{status="r"}`, "0+1x15", "0+60x15"},
+		{`iser_target_sessions{transport="iSER"}`, "50x15", "50x15"},
+		{`iser_target_sessions{transport="iSCSI/TCP"}`, "30x15", "45x15"},
+		{`iser_target_sessions_limit`, "100x15", "100x15"},
+		{`iser_target_staging_bytes{kind="sessions"}`, "50x15", "50x15"},
+		{`iser_target_staging_bytes{kind="volumes"}`, "30x15", "45x15"},
+		{`iser_target_staging_limit_bytes`, "100x15", "100x15"},
+		{`iser_target_rdma_crc_errors_total{transport="iSER"}`, "2x15", "0x5 1x10"},
+		{`iser_target_roce_repeated_pkts_total{address="a"}`, "0+1x15", "0+10x15"},
+		{`iser_target_roce_sent_pkts_total{address="a"}`, "0+200x15", "0+200x15"},
+		{`iser_target_volume_latency_seconds_bucket{volume="v",kind="read",le="0.5"}`, "0+200x15", "0+190x15"},
+		{`iser_target_volume_latency_seconds_bucket{volume="v",kind="read",le="1"}`, "0+201x15", "0+200x15"},
+		{`iser_target_volume_latency_seconds_bucket{volume="v",kind="read",le="+Inf"}`, "0+201x15", "0+200x15"},
+		{`iser_target_recovery_events_total{event="connection_lost"}`, "0+1x15", "0+60x15"},
+		{`iser_target_snapshots_total{volume="v",result="failed"}`, "2x15", "0x5 1x10"},
+	} {
+		well, ill = append(well, values{s.series, s.well}), append(ill, values{s.series, s.ill})
+	}
+	firing := []any{}
+	for _, m := range regexp.MustCompile(`(?m)^ *- alert: (\w+)$`).FindAllSubmatch(text, -1) {
+		firing = append(firing, map[string]any{"labels": `{alertname="` + string(m[1]) + `"}`, "value": 1})
+	}
+	test := func(series []values, want []any) map[string]any {
+		return map[string]any{"interval": "1m", "input_series": series, "promql_expr_test": []any{
+			map[string]any{"expr": `count by (alertname) (ALERTS{alertstate="firing"})`, "eval_time": "12m", "exp_samples": want},
+		}}
+	}
+	made, err := yaml.Marshal(map[string]any{"rule_files": []string{file}, "evaluation_interval": "1m", "tests": []any{test(well, nil), test(ill, firing)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cases := filepath.Join(t.TempDir(), "cases.yaml")
+	if err := os.WriteFile(cases, made, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.CommandContext(t.Context(), promtool, "test", "rules", cases).CombinedOutput(); err != nil || len(firing) < 10 {
+		t.Errorf("promtool test rules, of %d alerts: %v\n%s", len(firing), err, out)
+	}
+}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"softiser/internal/await"
 	"softiser/internal/loopback"
@@ -235,6 +236,38 @@ func TestParkReads(t *testing.T) {
 	p.nc.Close()
 }
 
+// TestParkCarriesUnread: bytes that lie in the receiver's buffer, a part of a header or a whole
+// message, go along.
+func TestParkCarriesUnread(t *testing.T) {
+	for _, cut := range []int{1, 19, 48} {
+		p, e := rawToServer(t, nil, nil)
+		for id := range uint64(3) {
+			e.Recv(t, id, make([]byte, 32))
+		}
+		p.send(sendMsg(1, pattern(24, 1)))
+		e.Want(t, 0, rdma.WCRecv, rdma.StatusSuccess)
+		// The second message ends a wait, and what follows it comes by the same read.
+		if !e.QP.Park(func() bool { return e.CQ.Len() > 0 }, func() {}, nil) {
+			t.Fatal("it cannot be parked")
+		}
+		last := p.fpdu(sendMsg(3, pattern(24, 3)))
+		p.write(slices.Concat(p.fpdu(sendMsg(2, pattern(24, 2))), last[:cut]))
+		await.True(t, "it stands", e.QP.Still)
+		e.Want(t, 1, rdma.WCRecv, rdma.StatusSuccess)
+		k, _, err := e.QP.Carry()
+		if err != nil || len(k.Unread) != cut {
+			t.Fatalf("%d bytes are carried, %d were read: %v", len(k.Unread), cut, err)
+		}
+		buf := make([]byte, 32)
+		e = crossed(t, e, nil, func(n *rdmatest.End) { n.Recv(t, 2, buf) })
+		p.write(last[cut:])
+		if e.Want(t, 2, rdma.WCRecv, rdma.StatusSuccess); !bytes.Equal(buf[:24], pattern(24, 3)) {
+			t.Errorf("cut at %d: % x", cut, buf)
+		}
+		p.nc.Close()
+	}
+}
+
 // TestParkWhenAllowed: the receiver goes on as long as it is told to, and stops when it is
 // nudged; a connection ends while it is parked, in every way but that of its peer.
 func TestParkWhenAllowed(t *testing.T) {
@@ -279,6 +312,25 @@ func TestParkWhenAllowed(t *testing.T) {
 	if e.QP.Park(always, func() {}, nil) {
 		t.Error("a connection that has ended can be parked")
 	}
+}
+
+// TestParkResumed: whoever waits for the end of a parking is told of it though nothing comes.
+func TestParkResumed(t *testing.T) {
+	p, e := rawToServer(t, nil, nil)
+	resumed := make(chan struct{})
+	e.Recv(t, 1, nil)
+	if !e.QP.Park(func() bool { return false }, func() {}, func() { close(resumed) }) {
+		t.Fatal("it cannot be parked")
+	}
+	p.send(sendMsg(1, nil))
+	e.Want(t, 1, rdma.WCRecv, rdma.StatusSuccess) // the receiver has asked
+	e.QP.Unpark()
+	select {
+	case <-resumed:
+	case <-time.After(rdmatest.Timeout):
+		t.Error("the receiver does not say that it goes on")
+	}
+	p.nc.Close()
 }
 
 // TestParkNobodyElse: only connections over TCP can be parked.

@@ -67,6 +67,21 @@ func TestZerocopy(t *testing.T) {
 	}
 }
 
+// A graceful end waits for the kernel's notices, and the last of them lets it go on.
+func TestZerocopyDisconnect(t *testing.T) {
+	p, e := rawToClient(t, &rdmatest.Options{Client: rdma.ConnParams{Zerocopy: rdma.ZerocopyOn, ZerocopyMin: 4096}})
+	e.Post(t, rdma.SendWR{ID: 1, Op: rdma.OpWrite, Flags: rdma.FlagSignaled, SGL: []rdma.SGE{e.SGE(make([]byte, 256<<10))}, Remote: rdma.RemoteAddr{STag: 1}})
+	await.True(t, "a call by reference", func() bool { return e.QP.Stats().ZerocopyCalls > 0 })
+	e.QP.Disconnect()
+	for p.recvUntilEnd() != nil {
+	}
+	p.nc.Close()
+	e.Want(t, 1, rdma.WCWrite, rdma.StatusSuccess)
+	if err := e.WaitDone(t); err != nil {
+		t.Error(err)
+	}
+}
+
 // What has been flushed is its owner's again, and nothing that he puts there is sent, though the
 // connection waits for the peer's FIN.
 func TestZerocopyGivesBack(t *testing.T) {

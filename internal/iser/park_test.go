@@ -112,6 +112,7 @@ func TestPark(t *testing.T) {
 	for _, helloed := range []bool{false, true} {
 		var agreed iscsi.Params
 		r := newPeer(t, iscsi.RoleTarget, func(p *iscsi.Params) { p.ISERHelloRequired = helloed; agreed = *p })
+		r.c.cfg.rfc = helloed
 		if helloed {
 			if r.c.Parking().Park(always, func() {}) {
 				t.Fatal("it can be parked before the Hello")
@@ -143,6 +144,9 @@ func TestPark(t *testing.T) {
 			r.park()
 			r.pdu(func(b *iscsi.BHS) { b.NewNopOut().SetITT(100 + itt) }) // for the next process
 			r.crossed(&agreed)
+			if r.c.cfg.rfc != helloed {
+				t.Errorf("the peer followed RFC 7145 to the letter: %v, and does so now: %v", helloed, r.c.cfg.rfc)
+			}
 			r.c.Start(r.up)
 			p := r.up.PDU(t, "NOP-Out")
 			if p.BHS.ITT() != 100+itt {

@@ -199,6 +199,39 @@ func TestAbortMeetsTheEndOfABurst(t *testing.T) {
 	}
 }
 
+// One to another unit is left alone.
+func TestResetLeavesACommandOnItsWay(t *testing.T) {
+	s := serve(t, func(c *serverConfig, _ *Target) { c.Session.AllowUnsolicited, c.Session.MaxConnections = true, 2 })
+	c, m := s.loopConn(t, "MaxConnections=2", "InitialR2T=No", "FirstBurstLength=16384")
+	sn := uint32(1)
+	p := scsiPDU(cdbRW10(0x2a, 8, 1), true, 512, nil)
+	p.BHS.SCSICommand().SetFinal(false)
+	p.BHS.SetCmdSN(sn)
+	p.BHS.SetITT(sn)
+	p.BHS.SetLUN(iscsi.EncodeLUN(5)) // which is not there: the command is answered so
+	m.deliver(p)
+	c.sess.mu.Lock()
+	k := c.sess.cmds.tags.find(sn)
+	k.unsol.buf = append(k.unsol.buf, make([]byte, 512)...)
+	stall := k.collectedLocked(burstRuns) // as takeDataOut does
+	c.sess.mu.Unlock()
+	var a iscsi.PDU
+	q := a.BHS.NewTaskRequest(iscsi.LogicalUnitReset)
+	q.SetImmediate(true)
+	q.SetITT(0x1000)
+	q.SetRefTask(iscsi.ReservedTag)
+	q.SetCmdSN(sn + 1)
+	m.deliver(&a)
+	if _, last := m.said(); last.Opcode() != iscsi.OpTaskResponse || last.TaskResponse().Response() != iscsi.TaskComplete {
+		t.Errorf("the reset is answered with a %v", last.Opcode())
+	}
+	before, _ := m.said()
+	k.endBurst(nil, burstRuns, stall)
+	if n, last := m.said(); n != before+1 || last.Opcode() != iscsi.OpSCSIResponse {
+		t.Errorf("%d PDUs, the last a %v: the command is not answered", n-before, last.Opcode())
+	}
+}
+
 // The same for an immediate command, which is in no order with the others: it comes on one
 // connection while what aborts it comes on another.
 func TestAbortMeetsAnImmediateCommand(t *testing.T) {

@@ -151,6 +151,20 @@ func TestOrderedWriteIsNotPassed(t *testing.T) {
 	mustEqual(t, "the READ behind it", r.finish(rd, nil).data, data)
 }
 
+// An immediate one is in no order with the others: what comes behind it passes.
+func TestImmediateOrderedWriteIsPassed(t *testing.T) {
+	s := serve(t, unsolicitedAllowed)
+	r := s.session("InitialR2T=No", "FirstBurstLength=16384")
+	w := r.command(command{cdb: cdbRW10(0x2a, 0, 32), write: true, edtl: 16384, more: true, attr: 2, immediate: true})
+	if res := r.do(command{cdb: testUnitReady}, nil); res.status != 0 {
+		t.Errorf("status %#x", res.status)
+	}
+	r.dataOut(w, iscsi.ReservedTag, 0, 0, make([]byte, 16384), true)
+	if res := r.finish(w, nil); res.status != 0 {
+		t.Errorf("write: status %#x", res.status)
+	}
+}
+
 // Nor does an ORDERED command pass a WRITE before it whose data is on its way (SAM-5 §8.6): it
 // is delivered when the last one has its data, or is aborted. A SIMPLE one passes.
 func TestOrderedCommandWaitsForDataOnItsWay(t *testing.T) {

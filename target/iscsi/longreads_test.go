@@ -135,7 +135,7 @@ func TestAbortSetsBehindALongREAD(t *testing.T) {
 }
 
 // At error recovery level 2 a READ that is being sent goes on over another connection, with what has
-// been given to the lost one, and what has not; or it is aborted there.
+// been given to the lost one, and what has not, and over a third one; or it is aborted there.
 func TestReassignALongREAD(t *testing.T) {
 	for _, aborted := range []bool{false, true} {
 		s, r := longReads(t, func(c *serverConfig) { level(2)(c, nil) }, "ErrorRecoveryLevel=2", "MaxConnections=4")
@@ -152,6 +152,10 @@ func TestReassignALongREAD(t *testing.T) {
 			}
 			b.nop(nil)
 		} else {
+			b.mustReassign(tag, 0)
+			b.cut()
+			s.connections(t, 0)
+			b = s.takeOver(b, 2)
 			b.mustReassign(tag, 0)
 			if res := b.finish(tag, nil); res.status != 0 || !bytes.Equal(res.data, longData[:8<<20]) {
 				t.Errorf("status %#x sense % x, %d bytes", res.status, res.sense, len(res.data))

@@ -78,6 +78,23 @@ func TestResetEndsHeldCommands(t *testing.T) {
 	}
 }
 
+// QUERY TASK SET finds the tasks of its unit, and of no other.
+func TestQueryTaskSetOfAnotherUnit(t *testing.T) {
+	s := serve(t, unsolicitedAllowed)
+	l := s.memory(t, "beside", 1<<20)
+	l.LUConfig.LUN = 3
+	if err := s.AddLUN(testIQN, l); err != nil {
+		t.Fatal(err)
+	}
+	r := s.session("iSCSIProtocolLevel=2", "InitialR2T=No", "FirstBurstLength=16384")
+	r.command(command{cdb: cdbRW10(0x2a, 0, 8), lun: 3, write: true, edtl: 4096, more: true})
+	for lun, want := range map[int]uint8{0: iscsi.TaskComplete, 3: iscsi.TaskFunctionSucceeded} {
+		if got := r.task(iscsi.QueryTaskSet, lun, iscsi.ReservedTag, 0); got != want {
+			t.Errorf("LUN %d: response %d, want %d", lun, got, want)
+		}
+	}
+}
+
 // What ends with a session has ended when its initiator hears that the session has.
 func TestLogoutReleasesFirst(t *testing.T) {
 	s := serve(t, nil)

@@ -56,6 +56,7 @@ func TestUpgradeWithPlainPeer(t *testing.T) {
 	d := device(t)
 	for _, plain := range []iscsi.Role{iscsi.RoleInitiator, iscsi.RoleTarget} {
 		t.Run(plain.String(), func(t *testing.T) {
+			var initiator iscsi.Datamover
 			s := datamovertest.Open(t, func(t testing.TB) (iscsi.Datamover, iscsi.Datamover) {
 				a, b := loopback.Pair(t)
 				var dms [2]iscsi.Datamover
@@ -71,11 +72,21 @@ func TestUpgradeWithPlainPeer(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
+				initiator = dms[0]
 				return dms[0], dms[1]
 			}, datamovertest.DefaultOptions())
 			defer s.Close()
 			if s.Initiator.Params.RDMAExtensions {
 				t.Error("RDMA with a plain peer")
+			}
+			for range 2 { // a command that is given up is forgotten, and its tag free
+				b := &iscsi.TaskBuffers{In: [][]byte{make([]byte, 512)}}
+				cmd := iscsi.PDU{Bufs: b}
+				cmd.BHS.NewSCSICommand().SetITT(0x7777)
+				if err := initiator.SendControl(&cmd); err != nil {
+					t.Error(err)
+				}
+				initiator.ReleaseTask(b)
 			}
 			for _, op := range []byte{0x28, 0x2a} {
 				if err := s.Initiator.Do(op, 0, [][]byte{make([]byte, 300000)}, 1, 3); err != nil {

@@ -33,6 +33,7 @@ func (r *rig) lun() *initiator.LUN {
 	if err != nil {
 		r.t.Fatal(err)
 	}
+	cfg.SilenceProbe = -1 // a machine that is busy for a second is no takeover
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	l, err := initiator.Open(ctx, cfg)

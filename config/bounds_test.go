@@ -188,3 +188,16 @@ func TestOddValues(t *testing.T) {
 		}
 	}
 }
+
+// Port 0 is another port each time: what listens there is in nobody's way.
+func TestPortsThatTheSystemChooses(t *testing.T) {
+	for _, text := range []string{
+		"portals: [{listen: '127.0.0.1:0'}, {listen: '127.0.0.1:0'}]",
+		"portals: [{listen: '127.0.0.1:0'}]\nadmin: {metrics: 'localhost:0'}",
+		"portals: [{listen: ':0'}]\nadmin: {metrics: '127.0.0.1:0'}",
+	} {
+		if _, err := Parse([]byte(text), "x.yaml"); err != nil {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}

@@ -44,7 +44,7 @@ func (a *Admin) check(r *report, portals []Portal) {
 	if a.Metrics != "" {
 		checkHostPort(r, "admin.metrics", a.Metrics)
 		if i := slices.IndexFunc(portals, func(p Portal) bool {
-			return !p.RoCE() && (canonical(p.Listen) == canonical(a.Metrics) || overlap(p.Listen, a.Metrics))
+			return !p.RoCE() && (canonical(p.Listen) == canonical(a.Metrics) && !chosen(a.Metrics) || overlap(p.Listen, a.Metrics))
 		}); i >= 0 {
 			r.add("admin.metrics", "%s is already the address of portals[%d], %s", a.Metrics, i, portals[i].Listen)
 		}
@@ -88,7 +88,7 @@ func (c *Config) checkPortals(r *report) {
 			checkRoCE(r, key, &p)
 			at = roceScheme + at
 		}
-		if first, ok := seen[at]; ok && !strings.HasSuffix(at, ":0") {
+		if first, ok := seen[at]; ok && !chosen(at) {
 			r.add(key+".listen", "%s is already the address of %s", p.Listen, first)
 		}
 		seen[at] = key
@@ -169,6 +169,9 @@ func canonical(addr string) string {
 	}
 	return net.JoinHostPort(host, strconv.FormatUint(n, 10))
 }
+
+// chosen reports whether the system chooses the port, another one each time.
+func chosen(addr string) bool { return strings.HasSuffix(canonical(addr), ":0") }
 
 // overlap reports whether two addresses have one port, of which one of them is on all interfaces.
 func overlap(a, b string) bool {

@@ -186,6 +186,8 @@ func (c *command) jobs(url string, files []string) (jobs []*Job, global []KV, no
 		if sections, moved, err = c.override(url, files); err != nil {
 			return nil, nil, nil, err
 		}
+	} else if len(c.only) > 0 {
+		return nil, nil, nil, errors.New("--section says what to read of a job file, and there is none on the command line")
 	} else if len(sections) == 1 {
 		sections = []Section{{Name: "bench", Pos: "command line", Opts: sections[0].Opts}}
 	}

@@ -96,6 +96,7 @@ func TestCommandRefuses(t *testing.T) {
 		{[]string{"--bogus=1"}, "unknown flag"},
 		{[]string{"/nonexistent/job.fio"}, "no such file"},
 		{[]string{"--rw=read"}, "names no volume"},
+		{[]string{"--section=a", "--rw=read", "iser://127.0.0.1:1/iqn.2026-11.test:a/0"}, "--section says what to read of a job file"},
 		{[]string{"http://x/y/0"}, "http"},
 	} {
 		cmd := Command()

@@ -20,13 +20,21 @@ rxe_up() {
     modprobe -a rdma_rxe rdma_ucm ib_uverbs && rdma link add rxe_eth1 type rxe netdev eth1
 }
 # lossy PERCENT: packets of RoCE's link are lost in both directions; what comes goes
-# through another interface, because loss is made where packets leave. lost says how many
-# were, lossless ends it.
+# through another interface, because loss is made where packets leave. The host's address is
+# known before: rping looks for it for 2 s, twice. lost says how many were lost, lossless ends it.
 lossy() {
-  lossless; modprobe -a sch_netem ifb sch_ingress act_mirred cls_matchall || return
+  lossless; known $HOST && modprobe -a sch_netem ifb sch_ingress act_mirred cls_matchall || return
   ip link show ifb0 >/dev/null 2>&1 || ip link add ifb0 type ifb || return
   ip link set ifb0 up && tc qdisc add dev eth1 root netem loss $1% limit 5000 && tc qdisc add dev ifb0 root netem loss $1% limit 5000 &&
     tc qdisc add dev eth1 ingress && tc filter add dev eth1 ingress matchall action mirred egress redirect dev ifb0
+}
+# known ADDRESS: eth1's neighbour with that address needs no ARP from now on.
+known() {
+  local n mac
+  for n in $(seq 50); do
+    echo > /dev/udp/$1/9; mac=$(ip neigh show $1 dev eth1 | grep -oE '([0-9a-f]{2}:){5}[0-9a-f]{2}') && break; sleep 0.1
+  done 2>/dev/null
+  [ -n "$mac" ] && ip neigh replace $1 dev eth1 lladdr $mac nud permanent
 }
 lost() { echo $(for d in eth1 ifb0; do tc -s qdisc show dev $d root | grep -o 'dropped [0-9]*' | head -1; done); }
 lossless() { tc qdisc del dev eth1 root; tc qdisc del dev eth1 ingress; tc qdisc del dev ifb0 root; } 2>/dev/null
